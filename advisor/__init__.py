@@ -1,0 +1,1 @@
+"""What the records mean and what to do about it."""

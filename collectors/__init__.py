@@ -1,0 +1,1 @@
+"""Taps: what the engine did, turned into records."""

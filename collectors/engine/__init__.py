@@ -1,0 +1,1 @@
+"""Code loaded inside an engine: standard library, msgspec, pyzmq and the engine itself."""

@@ -1,0 +1,334 @@
+"""The one vocabulary: what an engine did, as facts with units.
+
+Every tap turns bytes into these records and nothing else; everything that predicts, pairs or
+decides reads only these. Times are seconds on the host's monotonic clock unless a name says
+`wall`. Block hashes are unsigned 64-bit and opaque outside one engine incarnation. Prompt text and
+token ids never appear here: a collector hashes them on arrival and drops them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Tier(StrEnum):
+    """Where KV blocks live, one name for every engine's."""
+
+    HBM = "hbm"
+    HOST = "host"
+    DISK = "disk"
+    REMOTE = "remote"
+
+
+class CopyMethod(StrEnum):
+    """How a mover turns scattered pages into transfers."""
+
+    DMA_PER_PAGE = "dma_per_page"
+    DMA_BATCH = "dma_batch"
+    GATHER = "gather"
+
+
+class Surface(StrEnum):
+    """Where a request was first seen, most upstream first. A label; never merged."""
+
+    GATEWAY = "gateway"
+    FRONTEND = "frontend"
+    SCHEDULER = "scheduler"
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class DeferReason(StrEnum):
+    """Why the engine put a waiting request aside for this step."""
+
+    LOAD = "load"
+    OTHER = "other"
+
+
+class OverlapMode(StrEnum):
+    """How an engine overlaps a load with compute; it decides what a load costs a request."""
+
+    LAYERWISE = "layerwise"
+    BEFORE_ADMISSION = "before_admission"
+    BLOCKING = "blocking"
+
+
+class TapState(StrEnum):
+    """How far a tap can be trusted now."""
+
+    LIVE = "live"
+    DEGRADED = "degraded"
+    SILENT = "silent"
+    CLOSED = "closed"
+
+
+class TapEvent(StrEnum):
+    """What made a tap report its status."""
+
+    CONNECTED = "connected"
+    GAP = "gap"
+    HEALED = "healed"
+    EPOCH = "epoch"
+    SILENT = "silent"
+    DECODE_ERROR = "decode_error"
+    DROPPED = "dropped"
+    CLOSED = "closed"
+
+
+class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, gc=False):
+    """Base of all facts. Tagged by class name in snake case, so recordings describe themselves."""
+
+
+class EngineDescribed(Record, tag="engine_described"):
+    """What the engine is, said once when a tap learns it; the conditions of every figure."""
+
+    engine: str
+    engine_version: str
+    model: str
+    block_tokens: int
+    hbm_blocks: int
+    kv_bytes_per_token: int
+    layers: int
+    overlap: OverlapMode
+    batch_token_limit: int = 0
+    batch_request_limit: int = 0
+    host_bytes: int = 0
+    host_fragment_bytes: int = 0  # bytes of one contiguous copy between host and HBM
+    host_fragments_per_block: int = 0
+    has_mover_times: bool = False  # the mover itself reports start and end of its copies
+    supported_kv_state: bool = True  # dense attention in one group
+
+
+class BlocksStored(Record, tag="blocks_stored"):
+    """Blocks became findable in a tier; a chain of hashes after `parent_hash` (None: the first).
+
+    `block_tokens` 0 is a placeholder: the engine named the last block of a chunk without saying
+    what it holds. `extra_key_hashes` stands for salts, adapters and media, one per block or none.
+    """
+
+    publisher: str
+    rank: int
+    sequence: int
+    published_wall_seconds: float
+    tier: Tier
+    block_hashes: tuple[int, ...]
+    parent_hash: int | None = None
+    block_tokens: int = 0
+    group: int = 0
+    adapter: str | None = None
+    extra_key_hashes: tuple[int, ...] = ()
+    content_keys: tuple[int, ...] = ()
+    session_hash: int | None = None
+
+
+class BlocksRemoved(Record, tag="blocks_removed"):
+    """Blocks stopped being findable in a tier."""
+
+    publisher: str
+    rank: int
+    sequence: int
+    published_wall_seconds: float
+    tier: Tier
+    block_hashes: tuple[int, ...]
+    group: int = 0
+
+
+class TierCleared(Record, tag="tier_cleared"):
+    """An engine dropped everything it could find in one tier."""
+
+    publisher: str
+    rank: int
+    sequence: int
+    published_wall_seconds: float
+    tier: Tier
+
+
+class LoadDecided(Record, tag="load_decided"):
+    """The scheduler ordered a copy between tiers. A backup has HBM as its source."""
+
+    load_id: int
+    request_id: str
+    source: Tier
+    destination: Tier
+    tokens: int
+    payload_bytes: int
+    fragments: int
+    decided_seconds: float
+
+
+class LoadStarted(Record, tag="load_started"):
+    """The mover took up a copy."""
+
+    load_id: int
+    source: Tier
+    destination: Tier
+    started_seconds: float
+
+
+class LoadFinished(Record, tag="load_finished"):
+    """A copy became usable at its destination.
+
+    `step_quantised`: seen only when the scheduler looked, at a step's end; then `started_seconds`
+    is unknown (None) and `ready_seconds` is the moment of the look.
+    """
+
+    load_id: int
+    source: Tier
+    destination: Tier
+    started_seconds: float | None
+    ready_seconds: float
+    payload_bytes: int = 0
+    fragments: int = 0
+    method: CopyMethod | None = None
+    step_quantised: bool = False
+
+
+class RequestArrived(Record, tag="request_arrived"):
+    """A request was first seen on a surface. Hashes are sent here once, never again."""
+
+    request_id: str
+    surface: Surface
+    arrived_seconds: float
+    prompt_tokens: int
+    block_hashes: tuple[int, ...] = ()
+    block_tokens: int = 0
+    output_token_limit: int = 0
+    request_class: str = ""
+    tenant: str = ""
+    ttft_target_seconds: float | None = None
+
+
+class RequestDeferred(Record, tag="request_deferred"):
+    """The engine passed over a waiting request in this step. Sent when the reason changes."""
+
+    request_id: str
+    deferred_seconds: float
+    reason: DeferReason
+
+
+class RequestScheduled(Record, tag="request_scheduled"):
+    """A request entered a batch for the first time, or again after preemption.
+
+    Tokens by source as the engine counted them at admission: `hbm_tokens` found in HBM,
+    `loaded_tokens` brought from a lower tier; the rest of the prompt is computed.
+    """
+
+    request_id: str
+    scheduled_seconds: float
+    hbm_tokens: int
+    loaded_tokens: int = 0
+    resumed: bool = False
+
+
+class RequestPreempted(Record, tag="request_preempted"):
+    """A running request lost its blocks and waits again."""
+
+    request_id: str
+    preempted_seconds: float
+
+
+class FirstToken(Record, tag="first_token"):
+    """The engine produced a request's first output token (known at a step's end)."""
+
+    request_id: str
+    first_token_seconds: float
+
+
+class RequestFinished(Record, tag="request_finished"):
+    """A request ended, well or not."""
+
+    request_id: str
+    finished_seconds: float
+    outcome: Outcome
+    output_tokens: int = 0
+
+
+class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One request's share of a batch, in tokens. `context_tokens` lie before the new ones."""
+
+    request_id: str
+    new_tokens: int
+    context_tokens: int
+    is_prefill: bool
+
+
+class BatchPlanned(Record, tag="batch_planned"):
+    """The scheduler chose a batch. The (monotonic, wall) pair keeps the clocks mapped."""
+
+    step: int
+    planned_seconds: float
+    planned_wall_seconds: float
+    members: tuple[BatchMember, ...]
+    waiting: tuple[str, ...] = ()  # in queue order, at most MAX_WAITING_IDS
+    waiting_total: int = 0
+    free_blocks: int = 0
+
+
+class BatchFinished(Record, tag="batch_finished"):
+    """A batch's results reached the scheduler."""
+
+    step: int
+    finished_seconds: float
+    duration_seconds: float
+    kv_sequence: int | None = None  # the last KV-event message published so far
+
+
+class TapStatus(Record, tag="tap_status"):
+    """A tap's own news: what it lost, when it healed, what it cannot see."""
+
+    tap: str
+    rank: int
+    event: TapEvent
+    state: TapState
+    epoch: int = 0
+    first_missing: int | None = None
+    last_missing: int | None = None
+    count: int = 0
+    detail: str = ""
+
+
+class Tick(Record, tag="tick"):
+    """Written each second by the recorder, so that silence and stalls replay too."""
+
+    tick_seconds: float
+    tick_wall_seconds: float
+
+
+AnyRecord = (
+    EngineDescribed
+    | BlocksStored
+    | BlocksRemoved
+    | TierCleared
+    | LoadDecided
+    | LoadStarted
+    | LoadFinished
+    | RequestArrived
+    | RequestDeferred
+    | RequestScheduled
+    | RequestPreempted
+    | FirstToken
+    | RequestFinished
+    | BatchPlanned
+    | BatchFinished
+    | TapStatus
+    | Tick
+)
+
+MAX_WAITING_IDS = 512
+
+
+class Ingested(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A record with its place in ingest order: number, receive time (monotonic), and tap."""
+
+    ingest: int
+    received_seconds: float
+    tap: str
+    record: AnyRecord

@@ -1,0 +1,1 @@
+"""How fast bytes move here."""

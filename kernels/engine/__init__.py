@@ -1,0 +1,1 @@
+"""Movers loaded inside an engine."""
