@@ -1,0 +1,330 @@
+"""What an operator may set, and where each value came from.
+
+Layers, weakest first: defaults, a TOML file, `KVREADY_*` variables (`__` between levels), flags.
+A key that nothing reads is an error in every layer: a typo must not silently mean the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from kvready.collectors.errors import SettingsError
+
+ENV_PREFIX = "KVREADY_"
+ENV_NESTING = "__"
+CONFIG_VARIABLE = "KVREADY_CONFIG"
+# Variables of the same prefix that other parts read: in the engine, in probes and in tests.
+FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"})
+FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
+MAX_ENDPOINTS = 64
+
+
+class Policy(StrEnum):
+    """What the sidecar may one day decide, each switched on its own."""
+
+    DEDUP = "dedup"
+    BALANCE = "balance"
+    GPU_COPY = "gpu_copy"
+
+
+class PolicyMode(StrEnum):
+    """How far a policy goes in this version: none of these changes what the engine does."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    SHADOW = "shadow"
+    ADVISE = "advise"
+
+
+ENFORCING_MODES = ("canary", "enforce")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TapSettings(_Section):
+    """Where the engine's taps are, and how they are read."""
+
+    kv_events: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Endpoints on which the engine publishes KV events, one per rank."
+    )
+    replay: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Replay endpoints that belong to `kv_events`, in the same order."
+    )
+    observer_dir: Path | None = Field(
+        None, description="Directory in which the in-engine observer keeps its sockets."
+    )
+    content_keys: bool = Field(
+        False, description="Hash each block's tokens on arrival, so that prompts can be looked up."
+    )
+    publisher: str = Field("engine", min_length=1, description="Name that this engine's blocks get.")
+    silence_seconds: float = Field(
+        30.0, gt=0, le=3600, description="A tap that delivered nothing for so long is silent."
+    )
+
+    @field_validator("kv_events", "replay", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("kv_events", "replay")
+    @classmethod
+    def _can_be_connected(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
+        if len(endpoints) > MAX_ENDPOINTS:
+            raise ValueError(f"{len(endpoints)} endpoints; at most {MAX_ENDPOINTS} are read")
+        for endpoint in endpoints:
+            _check_endpoint(endpoint)
+        return endpoints
+
+    @model_validator(mode="after")
+    def _replay_matches(self) -> TapSettings:
+        if self.replay and len(self.replay) != len(self.kv_events):
+            raise ValueError(
+                f"{len(self.replay)} replay endpoints for {len(self.kv_events)} kv_events "
+                "endpoints; give one per kv_events endpoint, in the same order, or none"
+            )
+        return self
+
+
+class ApiSettings(_Section):
+    """Where the sidecar answers."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Beyond loopback, whoever reaches it sees request ids.",
+    )
+    port: int = Field(8430, ge=1, le=65535, description="Port to listen on.")
+
+
+class RecordingSettings(_Section):
+    """Whether what is seen is kept."""
+
+    path: Path | None = Field(None, description="File that gets every record; none: keep nothing.")
+
+
+class PolicySettings(_Section):
+    """How far each policy goes: off, observe, shadow or advise."""
+
+    dedup: PolicyMode = Field(
+        PolicyMode.SHADOW, description="Hold a request whose prefix another one is computing."
+    )
+    balance: PolicyMode = Field(
+        PolicyMode.SHADOW, description="Choose batches so that loads run under compute."
+    )
+    gpu_copy: PolicyMode = Field(
+        PolicyMode.SHADOW, description="Gather KV pages with a GPU kernel instead of many copies."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_enforcing(cls, value: object) -> object:
+        if value in ENFORCING_MODES:
+            raise ValueError(
+                f"mode {value!r} is not available yet in this version; "
+                "choose off, observe, shadow or advise"
+            )
+        return value
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_NESTING, extra="forbid", frozen=True
+    )
+
+    taps: TapSettings = TapSettings()
+    api: ApiSettings = ApiSettings()
+    recording: RecordingSettings = RecordingSettings()
+    policies: PolicySettings = PolicySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what `load_settings` merged itself, since it must know each value's origin."""
+        return (init_settings,)
+
+
+class EffectiveSettings(BaseModel):
+    """Settings with the origin of each value: `default`, the file, the variable or the flag."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+def setting_names() -> tuple[str, ...]:
+    """Every key that can be set, dotted."""
+    sections: dict[str, type[BaseModel]] = {
+        "taps": TapSettings,
+        "api": ApiSettings,
+        "recording": RecordingSettings,
+        "policies": PolicySettings,
+    }
+    return tuple(
+        f"{section}.{key}" for section, model in sections.items() for key in model.model_fields
+    )
+
+
+def environment_name(name: str) -> str:
+    """The variable that sets a dotted key."""
+    return ENV_PREFIX + name.replace(".", ENV_NESTING).upper()
+
+
+def load_settings(
+    file: Path | None = None, flags: Mapping[str, object] | None = None
+) -> EffectiveSettings:
+    """Merge the layers. `flags` are dotted keys; None stands for a flag that was not given.
+
+    Raises `SettingsError` that names the key, its layer and the nearest known key.
+    """
+    file = file or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    merged: dict[str, object] = {}
+    origins = dict.fromkeys(setting_names(), "default")
+    layers = (
+        *((_from_file(file),) if file else ()),
+        _from_environment(),
+        _from_flags(flags or {}),
+    )
+    for layer in layers:
+        for name, (value, origin) in layer.items():
+            merged[name] = value
+            origins[name] = origin
+    try:
+        settings = Settings(**_nested(merged))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, origins)) from None
+    return EffectiveSettings(settings=settings, origins=origins)
+
+
+Layer = dict[str, tuple[object, str]]
+
+
+def _from_file(file: Path) -> Layer:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read settings file {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {file} is not TOML: {error}") from None
+    layer: Layer = {}
+    sections = {name.split(".")[0] for name in setting_names()}
+    for section, values in content.items():
+        if section not in sections or not isinstance(values, dict):
+            raise SettingsError(
+                f"unknown setting [{section}] in {file}; {_nearest(section, sorted(sections))}"
+            )
+        for key, value in values.items():
+            name = f"{section}.{key}"
+            if name not in setting_names():
+                raise SettingsError(
+                    f"unknown setting {name} in {file}; {_nearest(name, setting_names())}"
+                )
+            layer[name] = (value, f"file {file}")
+    return layer
+
+
+def _from_environment() -> Layer:
+    known = {environment_name(name): name for name in setting_names()}
+    for variable in os.environ:
+        if (
+            variable.startswith(ENV_PREFIX)
+            and variable not in known
+            and variable not in FOREIGN_VARIABLES
+            and not variable.startswith(FOREIGN_PREFIXES)
+        ):
+            raise SettingsError(f"unknown variable {variable}; {_nearest(variable, list(known))}")
+    values: dict[str, Any] = EnvSettingsSource(Settings)()
+    return {
+        name: (values[section][key], f"variable {environment_name(name)}")
+        for name in setting_names()
+        for section, key in (name.split("."),)
+        if key in values.get(section, {})
+    }
+
+
+def _from_flags(flags: Mapping[str, object]) -> Layer:
+    unknown = set(flags) - set(setting_names())
+    if unknown:
+        raise SettingsError(f"unknown setting {sorted(unknown)[0]}")
+    return {
+        name: (value, f"flag --{flag_name(name)}")
+        for name, value in flags.items()
+        if value is not None
+    }
+
+
+def flag_name(name: str) -> str:
+    """The command-line flag that sets a dotted key, without its dashes."""
+    section, key = name.split(".")
+    readable = key.replace("_", "-")
+    return {"recording": "recording"}.get(section, readable)
+
+
+def _nested(flat: Mapping[str, object]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        section, key = name.split(".")
+        nested.setdefault(section, {})[key] = value
+    return nested
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    lines = []
+    for item in error.errors():
+        name = ".".join(str(part) for part in item["loc"][:2])
+        reason = item["msg"].removeprefix("Value error, ")
+        origin = origins.get(name)
+        lines.append(f"setting {name}" + (f" (from {origin})" if origin else "") + f": {reason}")
+    return "\n".join(lines)
+
+
+def _nearest(wrong: str, known: tuple[str, ...] | list[str]) -> str:
+    match = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+    if match:
+        return f"did you mean {match[0]}?"
+    return "known are: " + ", ".join(sorted(known))
+
+
+def _check_endpoint(endpoint: str) -> None:
+    scheme, separator, rest = endpoint.partition("://")
+    if not separator or scheme not in ("ipc", "tcp") or not rest:
+        raise ValueError(
+            f"{endpoint!r} is no endpoint; write ipc:///path/to/socket or tcp://host:port"
+        )
+    if scheme == "ipc":
+        return
+    host, _, port = rest.rpartition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(f"{endpoint!r} needs a host and a port from 1 to 65535: tcp://host:port")
+    if host in ("*", "0.0.0.0", "[::]"):
+        raise ValueError(
+            f"{endpoint!r} is what the engine binds; the sidecar connects: name the engine's host, "
+            f"for example tcp://127.0.0.1:{port}"
+        )

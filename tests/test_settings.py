@@ -1,0 +1,145 @@
+"""Settings: layers in order, origins told, nothing unknown accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvready.advisor.settings import (
+    ENFORCING_MODES,
+    Policy,
+    PolicyMode,
+    environment_name,
+    load_settings,
+    setting_names,
+)
+from kvready.collectors.errors import SettingsError
+
+
+@pytest.fixture
+def toml(tmp_path: Path):
+    def write(text: str) -> Path:
+        file = tmp_path / "kvready.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_each_layer_overrides_the_one_below_and_is_named(toml, monkeypatch) -> None:
+    file = toml("[api]\nport = 9001\n[taps]\npublisher = 'file'\nsilence_seconds = 5\n")
+    monkeypatch.setenv("KVREADY_TAPS__PUBLISHER", "variable")
+    monkeypatch.setenv("KVREADY_API__PORT", "9002")
+    effective = load_settings(file, {"api.port": 9003, "taps.content_keys": None})
+    assert effective.settings.api.port == 9003
+    assert effective.settings.taps.publisher == "variable"
+    assert effective.settings.taps.silence_seconds == 5
+    assert effective.settings.taps.content_keys is False
+    assert effective.origins["api.port"] == "flag --port"
+    assert effective.origins["taps.publisher"] == "variable KVREADY_TAPS__PUBLISHER"
+    assert effective.origins["taps.silence_seconds"] == f"file {file}"
+    assert effective.origins["taps.content_keys"] == "default"
+
+
+def test_the_file_may_be_named_by_a_variable(toml, monkeypatch) -> None:
+    monkeypatch.setenv("KVREADY_CONFIG", str(toml("[api]\nport = 9001\n")))
+    assert load_settings().settings.api.port == 9001
+
+
+def test_endpoints_are_given_as_a_list_or_separated_by_commas(toml, monkeypatch) -> None:
+    listed = load_settings(toml("[taps]\nkv_events = ['ipc:///a', 'ipc:///b']\n"))
+    monkeypatch.setenv("KVREADY_TAPS__KV_EVENTS", "ipc:///a, ipc:///b")
+    assert load_settings().settings.taps.kv_events == listed.settings.taps.kv_events
+    assert listed.settings.taps.kv_events == ("ipc:///a", "ipc:///b")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[taps]\nkv_event = ['ipc:///a']\n", "did you mean taps.kv_events?"),
+        ("[tap]\nkv_events = []\n", "did you mean taps?"),
+        ("port = 1\n", "known are: api, policies, recording, taps"),
+        ("[policies]\ndedupe = 'off'\n", "did you mean policies.dedup?"),
+        ("[api\n", "is not TOML"),
+        ("[api]\nport = 70000\n", "less than or equal to 65535"),
+        ("[api]\nport = 'x'\n", "api.port (from file "),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_fix(toml, text: str, named: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(toml(text))
+    assert named in str(refused.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read settings file"):
+        load_settings(tmp_path / "absent.toml")
+
+
+def test_an_unknown_variable_is_refused_and_the_nearest_named(monkeypatch) -> None:
+    monkeypatch.setenv("KVREADY_TAPS__OBSERVERDIR", "x")
+    with pytest.raises(SettingsError, match="did you mean KVREADY_TAPS__OBSERVER_DIR"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "variable", ["KVREADY_OBSERVER", "KVREADY_PROBE_LOG", "KVREADY_ENGINE_PYTHON"]
+)
+def test_variables_that_other_parts_read_are_left_alone(monkeypatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "x")
+    assert set(load_settings().origins.values()) == {"default"}
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("mode", ENFORCING_MODES)
+def test_an_enforcing_mode_is_refused(policy: Policy, mode: str) -> None:
+    with pytest.raises(SettingsError, match="not available yet in this version"):
+        load_settings(flags={f"policies.{policy}": mode})
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_a_policy_is_in_shadow_unless_told_otherwise(policy: Policy, monkeypatch) -> None:
+    assert getattr(load_settings().settings.policies, policy) is PolicyMode.SHADOW
+    monkeypatch.setenv(f"KVREADY_POLICIES__{policy.upper()}", "advise")
+    assert getattr(load_settings().settings.policies, policy) is PolicyMode.ADVISE
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "named"),
+    [
+        ("127.0.0.1:5557", "is no endpoint"),
+        ("udp://127.0.0.1:5557", "is no endpoint"),
+        ("ipc://", "is no endpoint"),
+        ("tcp://127.0.0.1", "needs a host and a port"),
+        ("tcp://127.0.0.1:99999", "needs a host and a port"),
+        ("tcp://*:5557", "tcp://127.0.0.1:5557"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_connected_is_refused(endpoint: str, named: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(flags={"taps.kv_events": (endpoint,)})
+    assert named in str(refused.value)
+
+
+def test_replay_endpoints_must_belong_to_event_endpoints() -> None:
+    with pytest.raises(SettingsError, match="2 replay endpoints for 1 kv_events"):
+        load_settings(
+            flags={"taps.kv_events": ("ipc:///a",), "taps.replay": ("ipc:///b", "ipc:///c")}
+        )
+
+
+@given(st.sampled_from(setting_names()))
+def test_every_setting_has_one_variable_of_its_own(name: str) -> None:
+    assert [other for other in setting_names() if environment_name(other) == environment_name(name)] == [name]
+
+
+@given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12))
+def test_no_unknown_key_passes(key: str) -> None:
+    name = f"taps.{key}"
+    if name in setting_names():
+        return
+    with pytest.raises(SettingsError, match="unknown setting"):
+        load_settings(flags={name: 1})
