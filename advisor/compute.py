@@ -1,0 +1,96 @@
+"""How long a batch computes: a cost model of prefill and decode, fitted online from batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvready.advisor.fitting import OnlineFit
+from kvready.collectors.records import BatchMember
+
+REFIT_EVERY = 16
+MODEL = "compute-nnls-1"
+
+# Where the fit starts before any batch was seen: order-of-magnitude costs of a small model on a
+# CPU. They are replaced by evidence within a few dozen batches.
+PRIOR_FIXED_SECONDS = 2e-3
+PRIOR_SECONDS_PER_TOKEN = 5e-5
+PRIOR_SECONDS_PER_TOKEN_PAIR = 5e-9
+PRIOR_SECONDS_PER_DECODE = 5e-4
+PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN = 1e-7
+
+Features = tuple[float, float, float, float, float]
+
+
+def batch_features(members: Iterable[BatchMember]) -> Features:
+    """What a batch's cost depends on (the terms of Strata's F, section on compute cost).
+
+    A constant; new prefill tokens n; attention pairs n*p + n(n+1)/2 over each prefix p; decoding
+    requests; the context that decodes read.
+    """
+    prefill_tokens = token_pairs = decodes = decode_context = 0
+    for member in members:
+        new, context = member.new_tokens, member.context_tokens
+        if member.is_prefill:
+            prefill_tokens += new
+            token_pairs += new * context + new * (new + 1) // 2
+        else:
+            decodes += 1
+            decode_context += context
+    return (
+        1.0,
+        float(prefill_tokens),
+        float(token_pairs),
+        float(decodes),
+        float(decode_context),
+    )
+
+
+class ComputeModel:
+    """Seconds of a batch. Refits are triggered by counts, so that a replay repeats them."""
+
+    def __init__(self) -> None:
+        self._fit = OnlineFit(
+            prior=(
+                PRIOR_FIXED_SECONDS,
+                PRIOR_SECONDS_PER_TOKEN,
+                PRIOR_SECONDS_PER_TOKEN_PAIR,
+                PRIOR_SECONDS_PER_DECODE,
+                PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
+            ),
+            typical_features=(1.0, 256.0, 256.0 * 1024.0, 4.0, 4096.0),
+        )
+        self._refits = 0
+
+    @property
+    def version(self) -> str:
+        """Names the coefficients that a forecast was made with."""
+        return f"{MODEL}.{self._refits}"
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Fitted costs in seconds per unit of each feature."""
+        return tuple(self._fit.coefficients)
+
+    def batch_seconds(self, members: Iterable[BatchMember]) -> float:
+        """Predicted seconds from planning a batch to its results."""
+        return self._fit.predict(batch_features(members))
+
+    def recompute_seconds(self, new_tokens: int, context_tokens: int, chunk_tokens: int) -> float:
+        """Predicted seconds to prefill `new_tokens` alone, in chunks, after a context."""
+        total = 0.0
+        done = 0
+        while done < new_tokens:
+            chunk = min(max(chunk_tokens, 1), new_tokens - done)
+            member = BatchMember("", chunk, context_tokens + done, True)
+            total += self.batch_seconds((member,))
+            done += chunk
+        return total
+
+    def learn(self, members: Iterable[BatchMember], actual_seconds: float) -> None:
+        """Take in one finished batch."""
+        if actual_seconds <= 0.0:
+            return
+        self._fit.learn(batch_features(members), actual_seconds)
+        if self._fit.observations % REFIT_EVERY == 0:
+            self._fit.solve()
+            self._refits += 1

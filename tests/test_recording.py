@@ -1,0 +1,106 @@
+"""A recording gives back what was written, whole up to where a crash or a bad disk cut it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvready.collectors.errors import RecordingError
+from kvready.collectors.recording import (
+    Provenance,
+    RecordingHeader,
+    RecordingWriter,
+    read_recording,
+)
+from kvready.collectors.records import (
+    BatchMember,
+    BatchPlanned,
+    BlocksStored,
+    Ingested,
+    RequestArrived,
+    RequestFinished,
+    Outcome,
+    Surface,
+    Tick,
+    Tier,
+)
+from kvready.collectors.salting import Salter
+
+HEADER = RecordingHeader(Provenance.SIMULATED, created_wall_seconds=1.0, kvready_version="test")
+
+
+def written(path: Path, count: int, records_per_member: int = 5) -> list[Ingested]:
+    items = [Ingested(n, n / 10, "tap", Tick(n / 10, 1e9 + n / 10)) for n in range(count)]
+    with RecordingWriter(path, HEADER) as writer:
+        for item in items:
+            writer.write(item)
+            if item.ingest % records_per_member == records_per_member - 1:
+                writer.flush()
+    return items
+
+
+def test_what_is_written_is_read_back_with_its_header(tmp_path: Path) -> None:
+    items = written(tmp_path / "a.kvr", 23)
+    recording = read_recording(tmp_path / "a.kvr")
+    assert recording.header == HEADER
+    assert list(recording) == items
+    assert recording.damage is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(min_value=1), data=st.data())
+def test_a_truncated_or_corrupt_tail_loses_only_itself(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("recording") / "a.kvr"
+    items = written(path, 40)
+    whole = path.read_bytes()
+    header_bytes = len(whole) - len(whole.split(b"\x1f\x8b", 2)[2]) - 2
+    at = header_bytes + cut % (len(whole) - header_bytes)
+    if data.draw(st.booleans(), label="truncate"):
+        path.write_bytes(whole[:at])
+    else:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    recording = read_recording(path)
+    read = list(recording)
+    assert read == items[: len(read)], "what is read is a true prefix"
+    assert len(read) % 5 == 0, "only whole members are trusted"
+    if len(read) < len(items) and at > 0:
+        truncated_between_members = len(whole[:at]) and recording.damage is None
+        assert recording.damage is not None or truncated_between_members
+
+
+@pytest.mark.parametrize("content", [b"", b"not a recording", b"\x1f\x8b\x08\x00garbage", b"{}\n"])
+def test_a_file_that_is_no_recording_is_refused_with_the_fix(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "no.kvr"
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match="kvready record"):
+        read_recording(path)
+
+
+def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
+    written(tmp_path / "a.kvr", 1)
+    with pytest.raises(RecordingError, match="never overwritten"):
+        RecordingWriter(tmp_path / "a.kvr", HEADER)
+
+
+def test_salting_replaces_every_hash_and_id_consistently() -> None:
+    hashes = tuple(random.Random(1).randrange(1, 2**64) for _ in range(4))
+    arrived = RequestArrived("cmpl-user-7", Surface.SCHEDULER, 1.0, 128, hashes, 32, tenant="acme")
+    stored = BlocksStored("e", 0, 1, 1.0, Tier.HBM, hashes[1:], hashes[0], 32)
+    planned = BatchPlanned(1, 1.0, 1.0, (BatchMember("cmpl-user-7", 9, 0, True),), ("cmpl-user-7",))
+    finished = RequestFinished("cmpl-user-7", 2.0, Outcome.FINISHED)
+    salt = Salter()
+    a, s, p, f = (salt(record) for record in (arrived, stored, planned, finished))
+    assert isinstance(a, RequestArrived) and isinstance(s, BlocksStored)
+    assert isinstance(p, BatchPlanned) and isinstance(f, RequestFinished)
+    assert not set(a.block_hashes) & set(hashes)
+    assert (s.parent_hash, *s.block_hashes) == a.block_hashes, "the chain still joins"
+    assert {p.members[0].request_id, p.waiting[0], f.request_id} == {a.request_id}
+    assert "user" not in a.request_id and a.tenant != "acme"
