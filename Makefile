@@ -1,0 +1,105 @@
+# kvready: every command that a contributor needs. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := build/venv
+BIN := $(VENV)/bin
+ENGINE := build/engine
+ENGINE_PYTHON := $(ENGINE)/bin/python
+MODELS := build/models
+BARE := build/bare
+SEED ?= 1
+SOAK_SECONDS ?= 600
+PIP_QUIET := --disable-pip-version-check -q
+SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.html' -o -name py.typed)
+
+.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench fuzz soak generate clean
+
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | \
+		awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(BIN)/.kvready ## make build/venv with everything that tests and the demo need
+
+$(BIN)/.tools: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "error: '$(PYTHON)' is missing or older than 3.11; on Debian: apt-get install python3 (bookworm or newer), or say make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "error: '$(PYTHON)' cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing what constraints.txt names into $(VENV)"
+	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt setuptools
+	@$(BIN)/python .ci/requirements.py sidecar dev > $(VENV)/requirements.txt
+	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt -r $(VENV)/requirements.txt
+	@touch $@
+
+# Not editable, so that tests and types are checked on what a user would install. The build folders
+# go first: setuptools would install modules that are deleted here but still lie there.
+$(BIN)/.kvready: $(BIN)/.tools $(SOURCES)
+	@rm -rf build/lib build/bdist.* kvready.egg-info
+	@$(BIN)/pip install $(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+demo: $(BIN)/.kvready ## replay the bundled recording and print what it tells
+	@$(BIN)/kvready demo $(DEMO_FLAGS)
+
+test: lint $(BARE)/.kvready ## lint, types, import rules and every test that needs no engine
+	@$(BIN)/python -m pytest -m "not engine and not soak"
+
+lint: $(BIN)/.kvready ## formatting, types and import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict -p kvready.collectors -p kvready.advisor -p kvready.kernels
+	@$(BIN)/lint-imports
+
+# The base install as an engine's environment sees it: msgspec and pyzmq, nothing else.
+$(BARE)/.kvready: $(BIN)/.kvready
+	@test -x $(BARE)/bin/python || $(BIN)/python -m venv $(BARE)
+	@$(BARE)/bin/pip install $(PIP_QUIET) -c constraints.txt setuptools msgspec pyzmq
+	@rm -rf build/lib build/bdist.* kvready.egg-info
+	@$(BARE)/bin/pip install $(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+engine: $(ENGINE)/.kvready $(MODELS)/.made ## install a real engine (vLLM's CPU build) and make its models
+
+$(ENGINE)/.engine: examples/vllm/install_engine.py
+	@test -x $(ENGINE_PYTHON) || $(PYTHON) -m venv $(ENGINE)
+	@$(ENGINE_PYTHON) examples/vllm/install_engine.py
+	@touch $@
+
+$(ENGINE)/.kvready: $(ENGINE)/.engine $(SOURCES)
+	@$(ENGINE_PYTHON) -m pip install $(PIP_QUIET) 'setuptools>=77'
+	@rm -rf build/lib build/bdist.* kvready.egg-info
+	@$(ENGINE_PYTHON) -m pip install $(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+$(MODELS)/.made: $(ENGINE)/.engine examples/vllm/make_model.py
+	@$(ENGINE_PYTHON) examples/vllm/make_model.py --out $(MODELS)
+	@touch $@
+
+engine-demo: setup engine ## run a real engine under load with kvready attached
+	@$(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS)
+
+engine-record: setup engine ## record a real engine's run (SEED=1)
+	@$(ENGINE_PYTHON) examples/vllm/record.py --seed $(SEED) --kvready $(BIN)/kvready --models $(MODELS)
+
+engine-test: setup engine ## the tests that need a real engine
+	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine
+
+bench: setup ## benchmarks beside their rivals, as ratios
+	@$(BIN)/python -m tests.bench
+
+fuzz: $(BIN)/.kvready ## every property with many more examples
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" -k "any or every or never or no_" --timeout 3600
+
+soak: $(BIN)/.kvready ## serve a flood for SOAK_SECONDS and watch the bounds
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0
+
+generate: $(BIN)/.kvready ## write docs/*.md and the OpenAPI snapshot from the code
+	@$(BIN)/python -m kvready.advisor.service.generate --docs docs --golden tests/golden
+
+clean: ## remove everything that was built, the engine included
+	rm -rf build kvready.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
