@@ -1,0 +1,302 @@
+"""Writes a forecast for every wait before it happens, and closes it when it has happened."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kvready.advisor.compute import ComputeModel
+from kvready.advisor.intervals import RollingRange
+from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
+from kvready.advisor.readiness import Mover
+from kvready.advisor.requests import Copy, RequestState, RequestTracker
+from kvready.advisor.rollforward import ASSUMED_OUTPUT_TOKENS, Job, Limits, first_token_seconds
+from kvready.collectors.records import (
+    BatchFinished,
+    BatchPlanned,
+    EngineDescribed,
+    FirstToken,
+    LoadDecided,
+    RequestScheduled,
+    Tier,
+)
+
+MAX_PLANNED_BATCHES = 64
+ROLLFORWARD_MODEL = "roll-forward-1"
+
+Moment = tuple[int, float]  # ingest number and receive time of the record at hand
+
+
+class Forecaster:
+    """One model per target; each learns from its own pairs."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        requests: RequestTracker,
+        on_pair: Callable[[Pair], None],
+    ) -> None:
+        self.compute = ComputeModel()
+        self.mover = Mover()
+        self.engine: EngineDescribed | None = None
+        self.free_blocks = 0
+        self.leans_on_degraded = False
+        self._ledger = ledger
+        self._requests = requests
+        self._on_pair = on_pair
+        self._ranges: dict[Target, RollingRange] = {target: RollingRange() for target in Target}
+        self._planned: OrderedDict[int, BatchPlanned] = OrderedDict()
+
+    # Loads -----------------------------------------------------------------------------------
+
+    def load_decided(self, copy: Copy, moment: Moment) -> None:
+        """Forecast a copy into HBM: what the mover still has before it, then its own service."""
+        decided = copy.decided
+        if decided.destination is not Tier.HBM:
+            return
+        seconds = self._mover_backlog_seconds(copy) + self.mover.service_seconds(decided)
+        model = self.mover.model(decided.source, decided.destination)
+        self._write(
+            Target.LOAD,
+            str(decided.load_id),
+            decided.decided_seconds,
+            seconds,
+            f"{decided.source}->{decided.destination} {_octave(decided.payload_bytes)}B",
+            model.version,
+            moment,
+        )
+
+    def load_finished(self, copy: Copy, moment: Moment) -> None:
+        """Close a copy's forecast and learn from its service time."""
+        assert copy.ready_seconds is not None
+        decided = copy.decided
+        if decided.destination is Tier.HBM:
+            waited = copy.ready_seconds - decided.decided_seconds
+            self._pair(Target.LOAD, str(decided.load_id), waited, moment)
+        if copy.started_seconds is not None:
+            model = self.mover.model(decided.source, decided.destination)
+            service_seconds = copy.ready_seconds - copy.started_seconds
+            model.learn(decided.payload_bytes, decided.fragments, service_seconds)
+
+    # Batches ---------------------------------------------------------------------------------
+
+    def batch_planned(self, batch: BatchPlanned, moment: Moment) -> None:
+        """Forecast how long the batch takes."""
+        self.free_blocks = batch.free_blocks
+        self._planned[batch.step] = batch
+        while len(self._planned) > MAX_PLANNED_BATCHES:
+            self._planned.popitem(last=False)
+        prefill_tokens = sum(m.new_tokens for m in batch.members if m.is_prefill)
+        cell = f"prefill {_octave(prefill_tokens)} tokens" if prefill_tokens else "decode"
+        self._write(
+            Target.BATCH_COMPUTE,
+            str(batch.step),
+            batch.planned_seconds,
+            self.compute.batch_seconds(batch.members),
+            cell,
+            self.compute.version,
+            moment,
+        )
+
+    def batch_finished(self, record: BatchFinished, moment: Moment) -> BatchPlanned | None:
+        """Close the batch's forecast and learn from it; returns the plan that it carried out."""
+        self._pair(Target.BATCH_COMPUTE, str(record.step), record.duration_seconds, moment)
+        batch = self._planned.pop(record.step, None)
+        if batch is not None:
+            self.compute.learn(batch.members, record.duration_seconds)
+        return batch
+
+    # Requests --------------------------------------------------------------------------------
+
+    def arrived(self, state: RequestState, moment: Moment) -> None:
+        """Forecast the time to first token, from arrival."""
+        arrived = state.arrived
+        seconds = self._roll(state, moment)
+        if seconds is None:
+            return
+        elapsed = max(0.0, moment[1] - arrived.arrived_seconds)
+        hit = "hit" if state.nominal_tokens else "miss"
+        cell = f"{hit} {_octave(arrived.prompt_tokens)} tokens"
+        self._write(
+            Target.TTFT,
+            arrived.request_id,
+            arrived.arrived_seconds,
+            elapsed + seconds,
+            cell,
+            f"{ROLLFORWARD_MODEL}+{self.compute.version}",
+            moment,
+        )
+
+    def scheduled(self, state: RequestState, record: RequestScheduled, moment: Moment) -> None:
+        """Forecast the prefill, from first dispatch to first token."""
+        seconds = self._roll(state, moment)
+        if seconds is None:
+            return
+        self._write(
+            Target.PREFILL,
+            record.request_id,
+            record.scheduled_seconds,
+            seconds,
+            f"{_octave(state.remaining_prompt_tokens)} tokens",
+            f"{ROLLFORWARD_MODEL}+{self.compute.version}",
+            moment,
+        )
+
+    def first_token(self, state: RequestState, record: FirstToken, moment: Moment) -> None:
+        """Close the request's forecasts."""
+        arrived = state.arrived
+        self._pair(
+            Target.TTFT,
+            arrived.request_id,
+            record.first_token_seconds - arrived.arrived_seconds,
+            moment,
+        )
+        if state.scheduled is not None:
+            self._pair(
+                Target.PREFILL,
+                arrived.request_id,
+                record.first_token_seconds - state.scheduled.scheduled_seconds,
+                moment,
+            )
+
+    def censor(self, request_id: str, moment: Moment) -> None:
+        """A request ended without a first token: its forecasts have no outcome."""
+        for target in (Target.TTFT, Target.PREFILL):
+            pair = self._ledger.censor(target, request_id, moment[0])
+            if pair is not None:
+                self._on_pair(pair)
+
+    def censor_load(self, load_id: int, moment: Moment) -> None:
+        """A copy will never finish: the engine restarted under it."""
+        pair = self._ledger.censor(Target.LOAD, str(load_id), moment[0])
+        if pair is not None:
+            self._on_pair(pair)
+
+    def restart(self, moment: Moment) -> None:
+        """The engine restarted: batches that were planned have no outcome."""
+        for step in self._planned:
+            pair = self._ledger.censor(Target.BATCH_COMPUTE, str(step), moment[0])
+            if pair is not None:
+                self._on_pair(pair)
+        self._planned.clear()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _mover_backlog_seconds(self, until: Copy) -> float:
+        """Work that the mover took on before this copy and has not finished."""
+        now = until.decided.decided_seconds
+        backlog = 0.0
+        for copy in self._requests.copies.values():
+            if copy is until:
+                break
+            service = self.mover.service_seconds(copy.decided)
+            if copy.started_seconds is not None:
+                service = max(0.0, service - (now - copy.started_seconds))
+            backlog += service
+        return backlog
+
+    def _roll(self, subject: RequestState, moment: Moment) -> float | None:
+        if self.engine is None or not self.engine.block_tokens:
+            return None
+        limits = Limits(
+            batch_tokens=self.engine.batch_token_limit,
+            batch_requests=self.engine.batch_request_limit,
+            block_tokens=self.engine.block_tokens,
+            free_blocks=self.free_blocks,
+        )
+        jobs = [self._job(state, moment) for state in self._requests.live.values()]
+        return first_token_seconds(
+            jobs, subject.arrived.request_id, limits, self.compute.batch_seconds
+        )
+
+    def _job(self, state: RequestState, moment: Moment) -> Job:
+        """A request as the roll-forward sees it; a waiting one is credited with what it will find."""
+        assert self.engine is not None
+        arrived = state.arrived
+        output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
+        waiting = state.scheduled is None
+        found = (state.nominal_tokens or 0) if waiting else state.computed_tokens
+        blocks = math.ceil((arrived.prompt_tokens + output) / self.engine.block_tokens)
+        holds = bool(state.copies) or not waiting
+        return Job(
+            request_id=arrived.request_id,
+            prompt_tokens=arrived.prompt_tokens,
+            context_tokens=found,
+            output_left=max(1, output - state.output_tokens),
+            usable_after_seconds=self._usable_after_seconds(state, moment),
+            running=state.is_running,
+            blocks_needed=0 if holds else blocks - found // self.engine.block_tokens,
+            blocks_held=blocks if holds else 0,
+        )
+
+    def _usable_after_seconds(self, state: RequestState, moment: Moment) -> float:
+        unfinished = state.unfinished_copies
+        if unfinished:
+            return max(
+                self._mover_backlog_seconds(copy)
+                + self.mover.service_seconds(copy.decided)
+                - (moment[1] - copy.decided.decided_seconds)
+                for copy in unfinished
+            )
+        if state.scheduled is None and state.host_tokens and not state.copies:
+            return self._expected_load_seconds(state.host_tokens)
+        return 0.0
+
+    def _expected_load_seconds(self, tokens: int) -> float:
+        """A load that the scheduler has not ordered yet, behind what the mover has now."""
+        assert self.engine is not None
+        load = LoadDecided(
+            load_id=-1,
+            request_id="",
+            source=Tier.HOST,
+            destination=Tier.HBM,
+            tokens=tokens,
+            payload_bytes=tokens * self.engine.kv_bytes_per_token,
+            fragments=tokens // self.engine.block_tokens * self.engine.host_fragments_per_block,
+            decided_seconds=0.0,
+        )
+        queued = sum(self.mover.service_seconds(c.decided) for c in self._requests.copies.values())
+        return queued + self.mover.service_seconds(load)
+
+    def _write(
+        self,
+        target: Target,
+        subject: str,
+        starts_seconds: float,
+        p50_seconds: float,
+        shape_cell: str,
+        model_version: str,
+        moment: Moment,
+    ) -> None:
+        low, high = self._ranges[target].around(p50_seconds)
+        evicted = self._ledger.write(
+            Forecast(
+                forecast_id=self._ledger.next_id(),
+                target=target,
+                subject=subject,
+                made_ingest=moment[0],
+                made_seconds=moment[1],
+                starts_seconds=starts_seconds,
+                p50_seconds=p50_seconds,
+                low_seconds=low,
+                high_seconds=high,
+                shape_cell=shape_cell,
+                model_version=model_version,
+                leans_on_degraded=self.leans_on_degraded,
+            )
+        )
+        if evicted is not None:
+            self._on_pair(evicted)
+
+    def _pair(self, target: Target, subject: str, actual_seconds: float, moment: Moment) -> None:
+        pair = self._ledger.pair(target, subject, actual_seconds, moment[0])
+        if pair is None:
+            return
+        self._ranges[target].learn(pair.forecast.p50_seconds, actual_seconds)
+        self._on_pair(pair)
+
+
+def _octave(quantity: int) -> str:
+    """The power-of-two bin of a size, e.g. `2^9` for 512 to 1,023."""
+    return f"2^{quantity.bit_length() - 1}" if quantity > 0 else "0"

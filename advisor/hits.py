@@ -1,0 +1,210 @@
+"""Hits that count: nominal, in time, worthwhile, lost; and prefixes asked for before they exist."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kvready.advisor.inventory import Inventory
+from kvready.advisor.requests import RequestState, RequestTracker
+from kvready.advisor.steps import StepTimeline
+from kvready.advisor.totals import Totals
+from kvready.advisor.waits import Interval, WaitState
+from kvready.collectors.records import BatchPlanned, BlocksStored, FirstToken, Tier
+
+DELAY_HIT_TOKENS = 100  # Strata's threshold for deferring a duplicate
+IN_TIME_GRACE_SECONDS = 0.002
+MAX_PENDING_BLOCKS = 1 << 20
+MAX_RECENT_STORES = 16_384
+
+
+class PendingBlocks:
+    """Blocks that a live request computes or will compute: hash -> the first such request."""
+
+    def __init__(self) -> None:
+        self._producer: OrderedDict[int, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def producer(self, block_hash: int) -> str | None:
+        """The live request that will bring this block, if any."""
+        return self._producer.get(block_hash)
+
+    def promise(self, block_hashes: tuple[int, ...], request_id: str) -> None:
+        """A request will compute these; the first promise stands."""
+        for block_hash in block_hashes:
+            self._producer.setdefault(block_hash, request_id)
+        while len(self._producer) > MAX_PENDING_BLOCKS:
+            self._producer.popitem(last=False)
+
+    def settle(self, block_hashes: tuple[int, ...], request_id: str) -> None:
+        """A request computed these, or never will."""
+        for block_hash in block_hashes:
+            if self._producer.get(block_hash) == request_id:
+                del self._producer[block_hash]
+
+    def clear(self) -> None:
+        """The engine restarted."""
+        self._producer.clear()
+
+
+class HitAccount:
+    """Judges each request's hits by the definitions of design section 8."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        requests: RequestTracker,
+        steps: StepTimeline,
+        totals: Totals,
+        recompute_seconds: Callable[[int, int], float],
+    ) -> None:
+        self._inventory = inventory
+        self._requests = requests
+        self._steps = steps
+        self._totals = totals
+        self._recompute_seconds = recompute_seconds
+        self.pending = PendingBlocks()  # promised at arrival: what a follower could wait for
+        self.computing = PendingBlocks()  # in a batch already: what a second computation repeats
+        # When each block was last announced, so that a batch is not judged by its own stores.
+        self._stored_wall: OrderedDict[int, float] = OrderedDict()
+
+    def arrive(self, state: RequestState) -> None:
+        """Take down what was resident, and what was on its way, when the request arrived."""
+        arrived = state.arrived
+        if not arrived.block_hashes or not arrived.block_tokens:
+            self._totals.unknown_residency += 1
+            return
+        resident_blocks = self._inventory.tier_prefix(arrived.block_hashes).blocks
+        # One token is always computed, so a prompt can never be found whole.
+        findable_blocks = (arrived.prompt_tokens - 1) // arrived.block_tokens
+        state.nominal_tokens = min(resident_blocks, findable_blocks) * arrived.block_tokens
+        self._totals.nominal_hit_tokens += state.nominal_tokens
+        self._note_delay_hit(state, resident_blocks)
+        self.pending.promise(arrived.block_hashes[resident_blocks:], arrived.request_id)
+
+    def store(self, record: BlocksStored) -> None:
+        """Blocks were announced."""
+        if record.tier is not Tier.HBM:
+            return
+        for block_hash in record.block_hashes:
+            self._stored_wall[block_hash] = record.published_wall_seconds
+            self._stored_wall.move_to_end(block_hash)
+        while len(self._stored_wall) > MAX_RECENT_STORES:
+            self._stored_wall.popitem(last=False)
+
+    def batch(self, batch: BatchPlanned) -> None:
+        """Count the tokens of whole blocks that this batch computes although they exist."""
+        for member in batch.members:
+            state = self._requests.live.get(member.request_id)
+            if state is None or not member.is_prefill or not state.arrived.block_tokens:
+                continue
+            size = state.arrived.block_tokens
+            first = member.context_tokens // size
+            last = (member.context_tokens + member.new_tokens) // size
+            # The block that holds the prompt's last token is computed even when it is found.
+            last = min(last, (state.arrived.prompt_tokens - 1) // size)
+            computed = state.arrived.block_hashes[first:last]
+            duplicates = sum(self._exists(h, member.request_id, batch) for h in computed)
+            self._totals.duplicate_prefill_tokens += duplicates * size
+            self.computing.promise(computed, member.request_id)
+
+    def admit(self, state: RequestState) -> None:
+        """First admission: what was found, what was brought, what was lost."""
+        assert state.scheduled is not None
+        scheduled = state.scheduled
+        found = scheduled.hbm_tokens + scheduled.loaded_tokens
+        self._totals.prompt_tokens += state.arrived.prompt_tokens
+        self._totals.hbm_hit_tokens += scheduled.hbm_tokens
+        self._totals.loaded_tokens += scheduled.loaded_tokens
+        self._totals.computed_tokens += max(0, state.arrived.prompt_tokens - found)
+        if state.nominal_tokens is not None:
+            self._totals.lost_hit_tokens += max(0, state.nominal_tokens - found)
+
+    def first_token(
+        self, state: RequestState, record: FirstToken, wait: dict[WaitState, float]
+    ) -> None:
+        """Judge whether the hit came in time."""
+        self._settle(state)
+        exposed, hidden = self._exposed_and_hidden(state, record.first_token_seconds)
+        self._totals.exposed_load_seconds += exposed
+        self._totals.hidden_load_seconds += hidden
+        if not state.nominal_tokens or state.scheduled is None:
+            return
+        found = state.scheduled.hbm_tokens + state.scheduled.loaded_tokens
+        served = min(state.nominal_tokens, found)
+        if not served:
+            return
+        late_by = exposed + wait.get(WaitState.READY, 0.0)
+        grace = max(IN_TIME_GRACE_SECONDS, self._steps.median_step_seconds)
+        if late_by <= grace:
+            self._totals.in_time_hits += 1
+            self._totals.in_time_hit_tokens += served
+            return
+        self._totals.late_hits += 1
+        self._totals.late_hit_tokens += served
+        loaded = state.scheduled.loaded_tokens
+        if late_by < self._recompute_seconds(loaded, state.scheduled.hbm_tokens):
+            self._totals.worthwhile_hits += 1
+            self._totals.worthwhile_hit_tokens += served
+
+    def finish(self, state: RequestState) -> None:
+        """A request ended: whatever it had promised will not come from it."""
+        self._settle(state)
+
+    def restart(self) -> None:
+        """The engine restarted: nothing is pending and nothing is stored."""
+        self.pending.clear()
+        self.computing.clear()
+        self._stored_wall.clear()
+
+    def _settle(self, state: RequestState) -> None:
+        for blocks in (self.pending, self.computing):
+            blocks.settle(state.arrived.block_hashes, state.arrived.request_id)
+
+    def _note_delay_hit(self, state: RequestState, resident_blocks: int) -> None:
+        producer = None
+        blocks = 0
+        for block_hash in state.arrived.block_hashes[resident_blocks:]:
+            found = self.pending.producer(block_hash)
+            if found is None or found == state.arrived.request_id:
+                break
+            producer = producer or found
+            blocks += 1
+        tokens = blocks * state.arrived.block_tokens
+        if producer is None or tokens < DELAY_HIT_TOKENS:
+            return
+        leader = self._requests.live.get(producer)
+        kind = "in_flight" if leader is not None and leader.is_running else "in_queue"
+        self._totals.delay_hits[kind] += 1
+        self._totals.delay_hit_tokens += tokens
+
+    def _exists(self, block_hash: int, request_id: str, batch: BatchPlanned) -> bool:
+        if self.computing.producer(block_hash) not in (None, request_id):
+            return True
+        if not self._inventory.resident(block_hash, Tier.HBM):
+            return False
+        stored_wall = self._stored_wall.get(block_hash)
+        return stored_wall is None or stored_wall < batch.planned_wall_seconds
+
+    def _exposed_and_hidden(
+        self, state: RequestState, first_token_seconds: float
+    ) -> tuple[float, float]:
+        timeline = state.timeline(first_token_seconds)
+        exposed = total = 0.0
+        for span in _merged((*timeline.loads, *timeline.fetches)):
+            total += span.end_seconds - span.begin_seconds
+            exposed += self._steps.seconds_with_room(span)
+        return exposed, total - exposed
+
+
+def _merged(spans: tuple[Interval, ...]) -> list[Interval]:
+    """The same instants, without overlap."""
+    merged: list[Interval] = []
+    for span in sorted(spans, key=lambda span: span.begin_seconds):
+        if merged and span.begin_seconds <= merged[-1].end_seconds:
+            last = merged.pop()
+            span = Interval(last.begin_seconds, max(last.end_seconds, span.end_seconds))
+        merged.append(span)
+    return merged

@@ -1,0 +1,226 @@
+"""What was predicted and what happened, as one structure: the page, the CLI and JSON show it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
+from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.totals import Totals
+from kvready.advisor.waits import WaitState
+from kvready.collectors.records import Outcome, Tier
+
+MAX_CELLS_PER_TARGET = 32
+
+
+class CellScore(msgspec.Struct, frozen=True):
+    """Predictions of one target in one cell of request shapes, against what happened."""
+
+    target: Target
+    shape_cell: str
+    pairs: int
+    median_actual_seconds: float
+    median_signed_error_seconds: float
+    median_absolute_relative_error: float
+    coverage_ratio: float
+    nominal_coverage_ratio: float
+    median_width_ratio: float  # high over low of the interval
+    bad_ratio: float
+
+
+class TargetCounts(msgspec.Struct, frozen=True):
+    """What became of one target's forecasts."""
+
+    target: Target
+    paired: int
+    late: int
+    censored: int
+    open: int
+    missed: int
+
+
+class WaitShare(msgspec.Struct, frozen=True):
+    """Seconds that requests spent in one state before their first token."""
+
+    state: WaitState
+    seconds: float
+    ratio: float
+
+
+class Hits(msgspec.Struct, frozen=True):
+    """Prompt tokens by what their cache hit was worth; None where nothing was known."""
+
+    requests: int
+    prompt_tokens: int
+    nominal_tokens: int
+    in_time_tokens: int
+    worthwhile_tokens: int
+    late_tokens: int
+    lost_tokens: int
+    in_time_ratio: float | None
+    nominal_ratio: float | None
+    in_time_hits: int
+    late_hits: int
+    delay_hits_in_queue: int
+    delay_hits_in_flight: int
+    delay_hit_tokens: int
+    duplicate_prefill_tokens: int
+    exposed_load_seconds: float
+    hidden_load_seconds: float
+    unknown_residency_requests: int
+
+
+class Movement(msgspec.Struct, frozen=True):
+    """Copies in one direction."""
+
+    source: Tier
+    destination: Tier
+    copies: int
+    payload_bytes: int
+    busy_seconds: float
+    bytes_per_second: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One engine's predictions and outcomes, with the conditions that they hold under."""
+
+    evidence: str
+    conditions: dict[str, str]
+    requests: dict[Outcome, int]
+    targets: list[TargetCounts]
+    cells: list[CellScore]
+    waits: list[WaitShare]
+    unattributed_ratio: float
+    hits: Hits
+    movements: list[Movement]
+    degraded: bool
+    live_blocks: dict[Tier, int]
+
+
+def build_report(
+    pipeline: Pipeline, evidence: str = "measured", conditions: dict[str, str] | None = None
+) -> Report:
+    """The report of all that a pipeline has seen. `evidence` names its kind (design law 4)."""
+    totals = pipeline.totals
+    waited = sum(totals.wait_seconds.values())
+    return Report(
+        evidence=evidence,
+        conditions=_conditions(pipeline) | (conditions or {}),
+        requests=dict(totals.requests),
+        targets=[_target_counts(pipeline, target) for target in Target],
+        cells=score_cells(pipeline.ledger.pairs),
+        waits=[
+            WaitShare(state, seconds, seconds / waited if waited else 0.0)
+            for state, seconds in totals.wait_seconds.items()
+        ],
+        unattributed_ratio=totals.unattributed_seconds / waited if waited else 0.0,
+        hits=_hits(totals),
+        movements=_movements(totals),
+        degraded=pipeline.inventory.degraded,
+        live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
+    )
+
+
+def score_cells(pairs: Iterable[Pair]) -> list[CellScore]:
+    """Scores per target and shape cell, scored pairs only, largest cells first."""
+    cells: dict[tuple[Target, str], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        if pair.state is PairState.PAIRED:
+            cells[pair.forecast.target, pair.forecast.shape_cell].append(pair)
+    scores = [_score(target, cell, members) for (target, cell), members in cells.items()]
+    scores.sort(key=lambda score: (list(Target).index(score.target), -score.pairs))
+    kept: dict[Target, int] = defaultdict(int)
+    bounded = []
+    for score in scores:
+        kept[score.target] += 1
+        if kept[score.target] <= MAX_CELLS_PER_TARGET:
+            bounded.append(score)
+    return bounded
+
+
+def _score(target: Target, cell: str, pairs: Sequence[Pair]) -> CellScore:
+    actual = [pair.actual_seconds or 0.0 for pair in pairs]
+    errors = [pair.signed_error_seconds or 0.0 for pair in pairs]
+    return CellScore(
+        target=target,
+        shape_cell=cell,
+        pairs=len(pairs),
+        median_actual_seconds=median(actual),
+        median_signed_error_seconds=median(errors),
+        median_absolute_relative_error=median(
+            abs(e) / max(a, 1e-9) for e, a in zip(errors, actual, strict=True)
+        ),
+        coverage_ratio=sum(bool(pair.covered) for pair in pairs) / len(pairs),
+        nominal_coverage_ratio=NOMINAL_COVERAGE,
+        median_width_ratio=median(
+            pair.forecast.high_seconds / max(pair.forecast.low_seconds, 1e-9) for pair in pairs
+        ),
+        bad_ratio=sum(bool(pair.bad) for pair in pairs) / len(pairs),
+    )
+
+
+def _target_counts(pipeline: Pipeline, target: Target) -> TargetCounts:
+    counts = pipeline.ledger.counts
+    return TargetCounts(
+        target=target,
+        paired=counts[target, PairState.PAIRED],
+        late=counts[target, PairState.LATE],
+        censored=counts[target, PairState.CENSORED],
+        open=counts[target, PairState.OPEN],
+        missed=pipeline.ledger.missed[target],
+    )
+
+
+def _hits(totals: Totals) -> Hits:
+    admitted = totals.prompt_tokens
+    return Hits(
+        requests=totals.first_tokens,
+        prompt_tokens=admitted,
+        nominal_tokens=totals.nominal_hit_tokens,
+        in_time_tokens=totals.in_time_hit_tokens,
+        worthwhile_tokens=totals.worthwhile_hit_tokens,
+        late_tokens=totals.late_hit_tokens,
+        lost_tokens=totals.lost_hit_tokens,
+        in_time_ratio=totals.in_time_hit_tokens / admitted if admitted else None,
+        nominal_ratio=totals.nominal_hit_tokens / admitted if admitted else None,
+        in_time_hits=totals.in_time_hits,
+        late_hits=totals.late_hits,
+        delay_hits_in_queue=totals.delay_hits["in_queue"],
+        delay_hits_in_flight=totals.delay_hits["in_flight"],
+        delay_hit_tokens=totals.delay_hit_tokens,
+        duplicate_prefill_tokens=totals.duplicate_prefill_tokens,
+        exposed_load_seconds=totals.exposed_load_seconds,
+        hidden_load_seconds=totals.hidden_load_seconds,
+        unknown_residency_requests=totals.unknown_residency,
+    )
+
+
+def _movements(totals: Totals) -> list[Movement]:
+    movements = []
+    for (source, destination), copies in totals.copies.items():
+        seconds = totals.copy_seconds[source, destination]
+        payload = totals.copy_bytes[source, destination]
+        rate = payload / seconds if seconds > 0 else None
+        movements.append(Movement(source, destination, copies, payload, seconds, rate))
+    return movements
+
+
+def _conditions(pipeline: Pipeline) -> dict[str, str]:
+    """What every figure must carry (design law 4), as far as the engine told it."""
+    engine = pipeline.engine
+    if engine is None:
+        return {"engine": "unknown: no tap has described it"}
+    return {
+        "engine": f"{engine.engine} {engine.engine_version}",
+        "model": engine.model,
+        "KV bytes per token": f"{engine.kv_bytes_per_token:,}",
+        "tokens per block": str(engine.block_tokens),
+        "HBM blocks": f"{engine.hbm_blocks:,}",
+        "host tier": f"{engine.host_bytes / 2**30:.1f} GiB" if engine.host_bytes else "none",
+        "overlap mode": engine.overlap,
+        "batch limit": f"{engine.batch_token_limit} tokens, {engine.batch_request_limit} requests",
+    }

@@ -1,0 +1,138 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from kvready.advisor.report import Hits, Report
+from kvready.advisor.waits import WaitState
+
+BAR_CELLS = 40
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print a report in the order in which it is read: conditions, predictions, waits, hits."""
+    console.print(
+        Group(
+            _heading("Conditions", f"evidence: {report.evidence}"),
+            _conditions(report),
+            _heading("Predicted against actual", "signed error: + means slower than predicted"),
+            _cells(report),
+            _counts(report),
+            _heading("Where the wait before the first token went"),
+            _waits(report),
+            _heading("Hits", "in prompt tokens"),
+            _hits(report.hits),
+            _heading("Copies"),
+            _movements(report),
+        )
+    )
+    if report.degraded:
+        console.print("[yellow]The cache inventory has unhealed gaps; see the taps' status.[/]")
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the unit that reads best."""
+    if abs(seconds) >= 1.0:
+        return f"{seconds:.2f} s"
+    if abs(seconds) >= 1e-3:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def _heading(title: str, note: str = "") -> Text:
+    return Text.assemble(("\n" + title, "bold"), ("  " + note if note else "", "dim"))
+
+
+def _conditions(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in report.conditions.items():
+        table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def _cells(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("target")
+    table.add_column("shape")
+    for name in ("pairs", "actual p50", "error p50", "|error|", "covered", "hi/lo", "bad"):
+        table.add_column(name, justify="right", no_wrap=True)
+    previous = None
+    for cell in report.cells:
+        table.add_row(
+            cell.target if cell.target != previous else "",
+            cell.shape_cell,
+            str(cell.pairs),
+            format_seconds(cell.median_actual_seconds),
+            ("+" if cell.median_signed_error_seconds >= 0 else "")
+            + format_seconds(cell.median_signed_error_seconds),
+            f"{cell.median_absolute_relative_error:.0%}",
+            f"{cell.coverage_ratio:.0%} of {cell.nominal_coverage_ratio:.0%}",
+            f"x{cell.median_width_ratio:.1f}",
+            f"{cell.bad_ratio:.0%}",
+        )
+        previous = cell.target
+    return table
+
+
+def _counts(report: Report) -> Text:
+    pairs = sum(target.paired for target in report.targets)
+    rest = ", ".join(
+        f"{target.target}: {target.paired} paired, {target.late} late, {target.censored} censored, "
+        f"{target.open} open, {target.missed} missed"
+        for target in report.targets
+    )
+    return Text.assemble((f"{pairs} pairs", "bold"), f"  ({rest})")
+
+
+def _waits(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for share in report.waits:
+        if share.seconds == 0.0 and share.state in (WaitState.FRONTEND, WaitState.DELIVER):
+            continue
+        bar = "█" * round(share.ratio * BAR_CELLS)
+        table.add_row(share.state, f"{share.ratio:6.1%}", format_seconds(share.seconds), bar)
+    table.add_row(Text("unattributed", style="dim"), f"{report.unattributed_ratio:6.1%}", "", "")
+    return table
+
+
+def _hits(hits: Hits) -> Table:
+    table = Table.grid(padding=(0, 2))
+
+    def row(name: str, tokens: int, note: str = "") -> None:
+        table.add_row(name, f"{tokens:,}", Text(note, style="dim"))
+
+    ratio = "unknown" if hits.in_time_ratio is None else f"{hits.in_time_ratio:.1%} of prompt tokens"
+    row("prompt", hits.prompt_tokens, f"{hits.requests} requests reached their first token")
+    row("nominal hit", hits.nominal_tokens, "resident in some tier at arrival")
+    row("in time", hits.in_time_tokens, f"{hits.in_time_hits} hits; {ratio}")
+    row("late", hits.late_tokens, f"{hits.late_hits} hits waited for their copy in the open")
+    row("  worthwhile", hits.worthwhile_tokens, "late, yet sooner than computing again")
+    row("lost", hits.lost_tokens, "nominal, computed all the same")
+    row(
+        "delay hits",
+        hits.delay_hit_tokens,
+        f"{hits.delay_hits_in_flight} being computed, {hits.delay_hits_in_queue} queued at arrival",
+    )
+    row("duplicate prefill", hits.duplicate_prefill_tokens, "computed although it existed")
+    table.add_row(
+        "load seconds",
+        f"{hits.exposed_load_seconds:.1f} exposed",
+        Text(f"{hits.hidden_load_seconds:.1f} hidden behind other work", style="dim"),
+    )
+    return table
+
+
+def _movements(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for move in report.movements:
+        rate = "" if move.bytes_per_second is None else f"{move.bytes_per_second / 1e9:.2f} GB/s"
+        table.add_row(
+            f"{move.source} → {move.destination}",
+            f"{move.copies} copies",
+            f"{move.payload_bytes / 1e9:.2f} GB",
+            rate,
+        )
+    return table

@@ -1,0 +1,229 @@
+"""Each request from arrival to end, as the records tell it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from kvready.advisor.waits import Interval, Timeline
+from kvready.collectors.records import (
+    BatchPlanned,
+    DeferReason,
+    FirstToken,
+    LoadDecided,
+    LoadFinished,
+    RequestArrived,
+    RequestDeferred,
+    RequestPreempted,
+    RequestScheduled,
+    Surface,
+    Tier,
+)
+
+MAX_LIVE_REQUESTS = 16_384
+MAX_OPEN_LOADS = 16_384
+
+
+class Copy:
+    """A copy that was ordered; `ready_seconds` is None until it is usable."""
+
+    __slots__ = ("decided", "ready_seconds", "started_seconds")
+
+    def __init__(self, decided: LoadDecided) -> None:
+        self.decided = decided
+        self.started_seconds: float | None = None
+        self.ready_seconds: float | None = None
+
+
+class RequestState:
+    """What is known of one live request. Tokens count from the start of its prompt."""
+
+    __slots__ = (
+        "arrived",
+        "computed_tokens",
+        "computing",
+        "copies",
+        "first_token_seconds",
+        "host_tokens",
+        "nominal_tokens",
+        "output_tokens",
+        "scheduled",
+        "waits_on",
+    )
+
+    def __init__(self, arrived: RequestArrived) -> None:
+        self.arrived = arrived
+        self.copies: list[Copy] = []
+        # (begin, copy): copies that it waits for although another request ordered them.
+        self.waits_on: list[tuple[float, Copy]] = []
+        self.computing: list[list[float | None]] = []
+        self.scheduled: RequestScheduled | None = None
+        self.first_token_seconds: float | None = None
+        self.computed_tokens = 0
+        self.output_tokens = 0
+        self.nominal_tokens: int | None = None
+        self.host_tokens = 0  # the part of the nominal hit that must be copied first
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was dispatched and not preempted since."""
+        return bool(self.computing) and self.computing[-1][1] is None
+
+    @property
+    def remaining_prompt_tokens(self) -> int:
+        """Prompt tokens that are neither computed nor found."""
+        return max(0, self.arrived.prompt_tokens - self.computed_tokens)
+
+    @property
+    def unfinished_copies(self) -> list[Copy]:
+        """Copies into HBM that it still needs."""
+        return [copy for copy in self._needed() if copy.ready_seconds is None]
+
+    def timeline(self, end_seconds: float) -> Timeline:
+        """The facts that the wait split needs, up to `end_seconds`."""
+        loads, fetches = [], []
+        for begin, copy in self._needed_since():
+            end = copy.ready_seconds if copy.ready_seconds is not None else end_seconds
+            into_hbm = copy.decided.destination is Tier.HBM
+            (loads if into_hbm else fetches).append(Interval(begin, max(begin, end)))
+        known = self.arrived.arrived_seconds
+        return Timeline(
+            arrived_seconds=self.arrived.arrived_seconds,
+            known_to_scheduler_seconds=known
+            if self.arrived.surface is Surface.SCHEDULER
+            else self._first_scheduler_seconds(end_seconds),
+            end_seconds=end_seconds,
+            loads=loads,
+            fetches=fetches,
+            computing=[
+                Interval(begin or 0.0, end if end is not None else end_seconds)
+                for begin, end in self.computing
+            ],
+        )
+
+    def _needed(self) -> list[Copy]:
+        return self.copies + [copy for _, copy in self.waits_on]
+
+    def _needed_since(self) -> list[tuple[float, Copy]]:
+        own = [(copy.decided.decided_seconds, copy) for copy in self.copies]
+        return own + self.waits_on
+
+    def _first_scheduler_seconds(self, end_seconds: float) -> float:
+        seen = [begin for begin, _ in self._needed_since()]
+        if self.scheduled is not None:
+            seen.append(self.scheduled.scheduled_seconds)
+        return min(seen, default=end_seconds)
+
+
+class RequestTracker:
+    """All live requests, in arrival order, and the copies that serve them."""
+
+    def __init__(self) -> None:
+        self.live: OrderedDict[str, RequestState] = OrderedDict()
+        self.copies: OrderedDict[int, Copy] = OrderedDict()
+        self.shed = 0  # live requests forgotten at the bound
+        self.unknown = 0  # records about requests that arrived before we attached
+
+    def get(self, request_id: str) -> RequestState | None:
+        """The live request, or None (counted) if its arrival was never seen."""
+        state = self.live.get(request_id)
+        if state is None:
+            self.unknown += 1
+        return state
+
+    def arrive(self, record: RequestArrived) -> RequestState:
+        """A request appears. The most upstream surface is its arrival."""
+        known = self.live.get(record.request_id)
+        if known is not None:
+            return known
+        if len(self.live) >= MAX_LIVE_REQUESTS:
+            self.live.popitem(last=False)
+            self.shed += 1
+        state = self.live[record.request_id] = RequestState(record)
+        return state
+
+    def decide(self, record: LoadDecided) -> Copy:
+        """A copy was ordered for a request."""
+        if len(self.copies) >= MAX_OPEN_LOADS:
+            self.copies.popitem(last=False)
+        copy = self.copies[record.load_id] = Copy(record)
+        into_hbm_or_host = record.source is not Tier.HBM
+        state = self.live.get(record.request_id)
+        if state is not None and into_hbm_or_host:
+            state.copies.append(copy)
+        return copy
+
+    def start(self, load_id: int, started_seconds: float) -> Copy | None:
+        """The mover took up a copy."""
+        copy = self.copies.get(load_id)
+        if copy is not None:
+            copy.started_seconds = started_seconds
+        return copy
+
+    def ready(self, record: LoadFinished) -> Copy | None:
+        """A copy became usable. None when its order was never seen."""
+        copy = self.copies.pop(record.load_id, None)
+        if copy is not None:
+            copy.ready_seconds = record.ready_seconds
+            if record.started_seconds is not None:
+                copy.started_seconds = record.started_seconds
+        return copy
+
+    def defer(self, record: RequestDeferred) -> None:
+        """A request was passed over; for a load, it may be one that another request ordered."""
+        state = self.get(record.request_id)
+        if state is None or record.reason is not DeferReason.LOAD or state.unfinished_copies:
+            return
+        first_hash = state.arrived.block_hashes[:1]
+        for copy in self.copies.values():
+            owner = self.live.get(copy.decided.request_id)
+            if owner is None or owner is state or copy.decided.destination is not Tier.HBM:
+                continue
+            if first_hash and owner.arrived.block_hashes[:1] == first_hash:
+                state.waits_on.append((record.deferred_seconds, copy))
+
+    def schedule(self, record: RequestScheduled) -> RequestState | None:
+        """A request entered a batch."""
+        state = self.get(record.request_id)
+        if state is None:
+            return None
+        if state.scheduled is None:
+            state.scheduled = record
+        if not state.is_running:
+            state.computing.append([record.scheduled_seconds, None])
+        state.computed_tokens = record.hbm_tokens + record.loaded_tokens
+        return state
+
+    def preempt(self, record: RequestPreempted) -> None:
+        """A running request lost its blocks."""
+        state = self.get(record.request_id)
+        if state is not None and state.is_running:
+            state.computing[-1][1] = record.preempted_seconds
+            state.computed_tokens = 0
+
+    def advance(self, batch: BatchPlanned) -> None:
+        """A batch finished: its members' tokens are computed."""
+        for member in batch.members:
+            state = self.live.get(member.request_id)
+            if state is not None:
+                state.computed_tokens = member.context_tokens + member.new_tokens
+                if not member.is_prefill:
+                    state.output_tokens += member.new_tokens
+
+    def first_token(self, record: FirstToken) -> RequestState | None:
+        """A request's prefill is over."""
+        state = self.get(record.request_id)
+        if state is None or state.first_token_seconds is not None:
+            return None
+        state.first_token_seconds = record.first_token_seconds
+        return state
+
+    def finish(self, request_id: str) -> RequestState | None:
+        """A request ended; it is forgotten."""
+        return self.live.pop(request_id, None)
+
+    def forget_all(self) -> list[str]:
+        """The engine restarted: every live request is gone. Returns their ids."""
+        gone = list(self.live)
+        self.live.clear()
+        self.copies.clear()
+        return gone

@@ -1,0 +1,65 @@
+"""The engine's recent batches on a time line: what could have run when."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+import msgspec
+
+from kvready.advisor.waits import Interval
+from kvready.collectors.records import BatchPlanned, EngineDescribed
+
+MAX_REMEMBERED_STEPS = 4_096
+MEDIAN_WINDOW = 256
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """One batch: when it was planned, and whether another request would have fitted."""
+
+    planned_seconds: float
+    has_room: bool
+
+
+class StepTimeline:
+    """Remembers when the scheduler had room for one more request, and how long steps take."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque(maxlen=MAX_REMEMBERED_STEPS)
+        self._durations: deque[float] = deque(maxlen=MEDIAN_WINDOW)
+
+    def plan(self, batch: BatchPlanned, engine: EngineDescribed | None) -> None:
+        """Note a batch and whether its budget and seats were used up."""
+        tokens = sum(member.new_tokens for member in batch.members)
+        token_limit = engine.batch_token_limit if engine else 0
+        request_limit = engine.batch_request_limit if engine else 0
+        full = (token_limit and tokens >= token_limit) or (
+            request_limit and len(batch.members) >= request_limit
+        )
+        self._steps.append(Step(batch.planned_seconds, not full))
+
+    def finish(self, duration_seconds: float) -> None:
+        """Note how long a batch took."""
+        self._durations.append(duration_seconds)
+
+    @property
+    def median_step_seconds(self) -> float:
+        """The median of recent batches; 0 before the first."""
+        return median(self._durations) if self._durations else 0.0
+
+    def seconds_with_room(self, span: Interval) -> float:
+        """Seconds of `span` in which the scheduler could have run one more request.
+
+        A batch's room stands until the next one is planned. Before the first remembered batch, and
+        while nothing runs, there is room.
+        """
+        exposed = 0.0
+        end = span.end_seconds
+        for step in reversed(self._steps):
+            if end <= span.begin_seconds:
+                return exposed
+            begin = max(step.planned_seconds, span.begin_seconds)
+            if begin < end:
+                exposed += (end - begin) if step.has_room else 0.0
+                end = begin
+        return exposed + max(0.0, end - span.begin_seconds)
