@@ -1,0 +1,108 @@
+"""The online models find the law behind noisy observations, and say how far to trust them."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression
+
+from kvready.advisor.compute import ComputeModel, batch_features
+from kvready.advisor.fitting import OnlineFit
+from kvready.advisor.intervals import WINDOW, RollingRange
+from kvready.advisor.readiness import LoadModel, nominal_seconds
+from kvready.collectors.records import BatchMember
+
+
+def test_the_fit_agrees_with_scikit_learn_on_the_same_weighted_problem() -> None:
+    rng = random.Random(7)
+    fit = OnlineFit((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), prior_observations=1e-9, half_life=1e12)
+    rows, values = [], []
+    for _ in range(300):
+        row = (1.0, rng.uniform(0, 100), rng.uniform(0, 5))
+        value = (0.5 + 0.03 * row[1] + 0.0 * row[2]) * math.exp(rng.gauss(0, 0.05))
+        fit.learn(row, value)
+        rows.append(row)
+        values.append(value)
+    fit.solve()
+    oracle = LinearRegression(positive=True, fit_intercept=False)
+    oracle.fit(rows, values, sample_weight=[1.0 / v**2 for v in values])
+    assert fit.coefficients == pytest.approx(list(oracle.coef_), rel=1e-3, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    fixed=st.floats(1e-4, 1e-2),
+    per_token=st.floats(1e-6, 1e-3),
+    per_pair=st.floats(1e-10, 1e-7),
+    seed=st.integers(0, 2**32),
+)
+def test_the_compute_model_learns_any_engine_of_its_form(
+    fixed: float, per_token: float, per_pair: float, seed: int
+) -> None:
+    rng = random.Random(seed)
+
+    def members() -> list[BatchMember]:
+        prefill = BatchMember("p", rng.randint(16, 512), rng.randint(0, 6000), True)
+        decodes = [BatchMember("d", 1, rng.randint(64, 4000), False)] * rng.randint(0, 8)
+        return [prefill, *decodes]
+
+    def cost(batch: list[BatchMember]) -> float:
+        one, tokens, pairs, decodes, context = batch_features(batch)
+        return fixed * one + per_token * tokens + per_pair * pairs + 1e-4 * decodes
+
+    model = ComputeModel()
+    for _ in range(600):
+        batch = members()
+        model.learn(batch, cost(batch))
+    for _ in range(20):
+        batch = members()
+        assert model.batch_seconds(batch) == pytest.approx(cost(batch), rel=0.15)
+
+
+def test_recompute_costs_what_its_chunks_cost() -> None:
+    model = ComputeModel()
+    chunks = [BatchMember("", 512, 1000, True), BatchMember("", 188, 1512, True)]
+    expected = sum(model.batch_seconds((chunk,)) for chunk in chunks)
+    assert model.recompute_seconds(700, 1000, 512) == pytest.approx(expected)
+
+
+def test_a_load_model_is_right_about_sizes_it_has_not_seen() -> None:
+    rng = random.Random(3)
+    model = LoadModel()
+
+    def truth(payload: int, fragments: int) -> float:
+        return 0.004 + 3.0 * nominal_seconds(payload, fragments)
+
+    for _ in range(200):
+        blocks = rng.choice([1, 2, 4, 64, 128])
+        payload, fragments = blocks * 4_194_304, blocks * 64
+        model.learn(payload, fragments, truth(payload, fragments) * math.exp(rng.gauss(0, 0.03)))
+    for blocks in (8, 16, 32):
+        payload, fragments = blocks * 4_194_304, blocks * 64
+        predicted = model.service_seconds(payload, fragments)
+        assert predicted == pytest.approx(truth(payload, fragments), rel=0.10)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
+def test_the_range_covers_what_it_says_on_exchangeable_errors(spread: float) -> None:
+    rng = random.Random(11)
+    ranges = RollingRange()
+    covered = scored = 0
+    for n in range(4_000):
+        actual = math.exp(rng.gauss(0.1, spread))
+        low, high = ranges.around(1.0)
+        if n >= WINDOW:
+            scored += 1
+            covered += low <= actual <= high
+        ranges.learn(1.0, actual)
+    # 3,800 draws at 90 %: four standard errors are 1.9 points
+    assert covered / scored == pytest.approx(0.90, abs=0.02)
+
+
+def test_before_evidence_the_range_is_wide_and_holds_the_prediction() -> None:
+    low, high = RollingRange().around(0.2)
+    assert low < 0.2 < high and high / low >= 10

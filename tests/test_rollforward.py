@@ -1,0 +1,95 @@
+"""Rolling the engine's policy forward gives the first-token time of queues worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kvready.advisor.rollforward import Job, Limits, first_token_seconds
+from kvready.collectors.records import BatchMember
+
+LIMITS = Limits(batch_tokens=100, batch_requests=2, block_tokens=10, free_blocks=0)
+
+
+def seconds_per_token(members: Sequence[BatchMember]) -> float:
+    return float(sum(member.new_tokens for member in members))
+
+
+def one_second_a_step(members: Sequence[BatchMember]) -> float:
+    return 1.0
+
+
+def job(
+    name: str,
+    prompt: int,
+    found: int = 0,
+    output: int = 10,
+    usable_after: float = 0.0,
+    running: bool = False,
+    blocks: int = 0,
+) -> Job:
+    return Job(name, prompt, found, output, usable_after, running, blocks, 0)
+
+
+def test_alone_it_takes_its_own_chunks() -> None:
+    assert first_token_seconds([job("a", 250)], "a", LIMITS, one_second_a_step) == 3.0
+    assert first_token_seconds([job("a", 250)], "a", LIMITS, seconds_per_token) == 250.0
+
+
+def test_what_is_found_is_not_computed() -> None:
+    assert first_token_seconds([job("a", 250, found=200)], "a", LIMITS, seconds_per_token) == 50.0
+
+
+def test_it_waits_for_the_prefill_ahead_of_it() -> None:
+    # step 1: a 100; step 2: a 50 + b 50; step 3: a decodes 1, b 50
+    jobs = [job("a", 150), job("b", 100)]
+    assert first_token_seconds(jobs, "b", LIMITS, one_second_a_step) == 3.0
+
+
+def test_a_seat_is_free_only_when_a_running_request_ends() -> None:
+    # two seats: a and b end after 4 tokens each, then c runs
+    jobs = [job("a", 10, output=4), job("b", 10, output=4), job("c", 10)]
+    assert first_token_seconds(jobs, "c", LIMITS, one_second_a_step) == 5.0
+
+
+def test_a_loading_request_is_passed_over_until_its_copy_is_ready() -> None:
+    jobs = [job("a", 100, found=90, usable_after=5.5), job("b", 100, output=50)]
+    assert first_token_seconds(jobs, "b", LIMITS, one_second_a_step) == 1.0
+    # at the first step after 5.5 s
+    assert first_token_seconds(jobs, "a", LIMITS, one_second_a_step) == 7.0
+
+
+def test_with_nothing_to_run_time_jumps_to_the_copy() -> None:
+    jobs = [job("a", 100, found=90, usable_after=5.5)]
+    assert first_token_seconds(jobs, "a", LIMITS, one_second_a_step) == 6.5
+
+
+def test_nobody_overtakes_a_head_that_lacks_blocks() -> None:
+    limits = Limits(batch_tokens=100, batch_requests=8, block_tokens=10, free_blocks=4)
+    running = job("r", 10, found=10, output=3, running=True)
+    running.blocks_held = 6
+    jobs = [running, job("big", 80, blocks=8), job("small", 10, blocks=1)]
+    # r frees 6 blocks after its 3rd token; only then are both admitted
+    assert first_token_seconds(jobs, "small", limits, one_second_a_step) == 4.0
+
+
+def test_a_request_that_never_fits_has_no_forecast() -> None:
+    limits = Limits(batch_tokens=100, batch_requests=8, block_tokens=10, free_blocks=4)
+    assert first_token_seconds([job("a", 80, blocks=8)], "a", limits, one_second_a_step) is None
+
+
+def test_the_queue_given_is_left_as_it_was() -> None:
+    jobs = [job("a", 150), job("b", 100)]
+    first_token_seconds(jobs, "b", LIMITS, one_second_a_step)
+    assert jobs == [job("a", 150), job("b", 100)]
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_later_in_the_queue_is_never_sooner(position: int) -> None:
+    others = [job(f"o{n}", 120) for n in range(5)]
+    queue = [*others[:position], job("x", 50), *others[position:]]
+    ahead = first_token_seconds(queue, "x", LIMITS, seconds_per_token)
+    later = [*others[: position + 1], job("x", 50), *others[position + 1 :]]
+    behind = first_token_seconds(later, "x", LIMITS, seconds_per_token)
+    assert ahead is not None and behind is not None and ahead <= behind
