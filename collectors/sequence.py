@@ -1,0 +1,364 @@
+"""Order out of a lossy stream: what may be delivered, what must be asked for again.
+
+Pure: numbered messages, replies and the time go in; deliveries, requests and news come out. The
+sockets are elsewhere (`zmq_stream`), so that every loss can be rehearsed.
+
+Messages are delivered in the engine's order only. While one is missing, later ones are held back
+(bounded) instead of passed on at once: a removal that came live and the store before it that came
+by replay would otherwise end in the wrong order and call a block ready that is gone. Held back,
+what the consumer knows is old but was true together; the state says `degraded` meanwhile.
+
+A message that stays missing is given up: `DROPPED` tells the consumer to forget every block learnt
+before it, since its removal may have been in what was lost, and delivery goes on behind the hole.
+Blocks that the engine still holds from before are then unknown, not absent, until it restarts.
+
+A `mark` tells equal messages from a new engine's message under an old number: for KV events the
+message's first 10 bytes, which hold its publishing time and compare in time order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kvready.collectors.records import TapEvent, TapState, TapStatus
+
+MAX_HELD_MESSAGES = 16_384
+MAX_HELD_BYTES = 256 * 2**20
+KEPT_MARKS = 32_768  # must exceed MAX_HELD_MESSAGES, so that the anchor's mark is never overwritten
+ROUND_APART_SECONDS = 2.0
+ROUND_SILENCE_SECONDS = 2.0
+MAX_ROUNDS_PER_HOUR = 12
+ROUND_MEMORY_SECONDS = 3_600.0
+PASSED_ROUNDS = 2  # replays that begin above what was asked, before it counts as gone
+TRUSTED_ROUND_MESSAGES = 500  # vLLM's ROUTER drops silently past 1,000 queued: then look again
+LATE_STREAK = 8  # stale numbers in a row, none fresh between: a restart under a clock set back
+
+
+class Deliver(NamedTuple):
+    """Pass this message on."""
+
+    sequence: int
+    payload: bytes
+    received_seconds: float
+
+
+class Ask(NamedTuple):
+    """Request a replay from `start`, on a fresh connection: older replies must not mix in."""
+
+    start: int
+
+
+Action = Deliver | Ask | TapStatus
+
+
+class _Round:
+    """One replay request under way."""
+
+    def __init__(self, start: int, now: float) -> None:
+        self.start = start
+        self.first: int | None = None
+        self.messages = 0
+        self.heard_seconds = now
+
+
+class SequenceGate:
+    """The order of one publisher's messages. Feed it; then empty `actions`."""
+
+    def __init__(
+        self,
+        tap: str,
+        rank: int = 0,
+        *,
+        can_replay: bool,
+        marks_in_time_order: bool = True,
+        asked_seconds: Iterable[float] = (),
+    ) -> None:
+        self.tap = tap
+        self.rank = rank
+        self.expected = 0
+        self.epoch = 0
+        self.partial = False  # something was given up since the engine started
+        self.gaps = 0
+        self.duplicates = 0
+        self.given_up = 0  # messages never seen
+        self.actions: deque[Action] = deque()
+        self.asked_seconds: deque[float] = deque(asked_seconds, maxlen=MAX_ROUNDS_PER_HOUR)
+        self._can_replay = can_replay
+        self._ordered = marks_in_time_order
+        self._connected = False
+        self._steady = True  # nothing missing, nothing doubted
+        self._doubted = False  # the engine may have restarted: its last message must match ours
+        self._behind = False  # there may be history that no live message has pointed to
+        self._anchored = False  # something was delivered in this epoch
+        self._top = -1  # highest sequence held or delivered out of the steady path
+        self._held: dict[int, tuple[bytes, float]] = {}
+        self._held_bytes = 0
+        self._marks: list[bytes] = [b""] * KEPT_MARKS
+        self._round: _Round | None = None
+        self._passed = 0
+        self._late = 0
+
+    @property
+    def state(self) -> TapState:
+        """How far the delivered messages can be trusted now."""
+        if not self._connected:
+            return TapState.CLOSED
+        return TapState.LIVE if self._steady and not self.partial else TapState.DEGRADED
+
+    @property
+    def highest(self) -> int:
+        """The highest sequence seen in this epoch, -1 before any."""
+        return max(self._top, self.expected - 1)
+
+    def connected(self, now: float) -> None:
+        """The publisher answers. What it published before can be asked for."""
+        if self._connected:
+            return
+        self._connected = True
+        if self._can_replay and (self._doubted or not self._anchored):
+            self._behind = True
+            self._steady = False
+        self._report(TapEvent.CONNECTED)
+        if self._behind:
+            self._ask(now)
+
+    def disconnected(self, now: float) -> None:
+        """The publisher is gone or cut off. It may come back as another incarnation."""
+        if not self._connected:
+            return
+        self._connected = False
+        self._round = None
+        self._report(TapEvent.CLOSED)
+        # What was held back may stem from an incarnation that is no more; a replay brings it again.
+        self._held.clear()
+        self._held_bytes = 0
+        self._top = -1
+        if not self._anchored:
+            return
+        if self._can_replay:
+            self._doubted = True
+            self._steady = False
+            return
+        self._give_up("connection lost, and no replay endpoint to compare with")
+
+    def live(self, sequence: int, payload: bytes, mark: bytes, now: float) -> bool:
+        """Take one live message. True: deliver it at once; else see `actions`."""
+        if sequence == self.expected and self._steady and self._connected:
+            self._marks[sequence % KEPT_MARKS] = mark
+            self.expected = sequence + 1
+            self._anchored = True
+            self._late = 0
+            return True
+        self.connected(now)
+        self._irregular(sequence, payload, mark, now)
+        return False
+
+    def reply(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
+        """Take one replayed message."""
+        replay = self._round
+        if replay is None:
+            return
+        replay.heard_seconds = now
+        replay.messages += 1
+        if replay.first is None:
+            replay.first = sequence
+            if self._doubted and sequence == replay.start:
+                self._doubted = False
+                if mark != self._marks[sequence % KEPT_MARKS]:
+                    self._restart("another message is replayed under a known number")
+                    self._behind = True
+                    self._steady = False
+        if sequence < self.expected or sequence in self._held:
+            return
+        if self._steady and sequence > self.expected:
+            return  # nothing is missing: what lies between comes live
+        self._hold(sequence, payload, mark, now)
+        self._drain()
+
+    def replay_ended(self, now: float) -> None:
+        """The replay said it was complete, which it may not be."""
+        replay = self._round
+        if replay is None:
+            return
+        if replay.first is None and self._anchored:
+            # The engine we knew would at least repeat the last message it sent.
+            self._restart("the engine does not remember its last message")
+            self._behind = replay.start > 0
+            self._steady = not self._behind
+        elif replay.messages <= TRUSTED_ROUND_MESSAGES:
+            self._behind = False
+        self._end_round(replay, now, ended=True)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: silent replays end, open holes are asked for again or given up."""
+        replay = self._round
+        if replay is not None and now - replay.heard_seconds >= ROUND_SILENCE_SECONDS:
+            self._end_round(replay, now, ended=False)
+        if not self._steady and self._round is None and self._connected:
+            self._ask(now)
+
+    def lose(self, sequence: int, reason: str) -> None:
+        """A delivered message could not be read whole: what it removed is not known."""
+        self.partial = True
+        self._report(TapEvent.DECODE_ERROR, sequence, sequence, 1, reason)
+
+    def _irregular(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
+        highest = self.highest
+        if sequence <= highest:
+            if self._marks[sequence % KEPT_MARKS] == mark:
+                self.duplicates += 1
+                return
+            newest = self._marks[highest % KEPT_MARKS]
+            stale = self._ordered and mark <= newest
+            if stale and sequence >= self.expected and sequence not in self._held:
+                self._late = 0
+                self._hold(sequence, payload, mark, now)
+                self._drain()
+                return
+            if stale and self._late < LATE_STREAK:
+                self._late += 1
+                self.duplicates += 1
+                return
+            self._restart(f"sequence went back from {highest} to {sequence}")
+            self._round = None
+            highest = -1
+        self._late = 0
+        self._behind = False  # this message shows how far the history reaches
+        gap = sequence > highest + 1
+        self._hold(sequence, payload, mark, now)
+        if gap:
+            self.gaps += 1
+            self._steady = False
+            self._report(TapEvent.GAP, highest + 1, sequence - 1, sequence - highest - 1)
+            if not self._can_replay:
+                self._give_up("no replay endpoint")
+                return
+        self._drain()
+        if not self._steady and self._round is None:
+            self._ask(now)
+
+    def _hold(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
+        self._held[sequence] = (payload, now)
+        self._held_bytes += len(payload)
+        self._marks[sequence % KEPT_MARKS] = mark
+        self._top = max(self._top, sequence)
+        if len(self._held) > MAX_HELD_MESSAGES or self._held_bytes > MAX_HELD_BYTES:
+            self._drain()
+            if len(self._held) > MAX_HELD_MESSAGES or self._held_bytes > MAX_HELD_BYTES:
+                self._give_up("more messages held back than fit")
+
+    def _drain(self) -> None:
+        """Deliver what is in order by now, and heal when nothing is missing."""
+        if self._doubted:
+            return
+        self._deliver_run()
+        if not self._held and not self._behind and not self._steady:
+            self._steady = True
+            self._passed = 0
+            self._report(TapEvent.HEALED)
+
+    def _deliver_run(self) -> None:
+        while (entry := self._held.pop(self.expected, None)) is not None:
+            payload, received = entry
+            self._held_bytes -= len(payload)
+            self.actions.append(Deliver(self.expected, payload, received))
+            self.expected += 1
+            self._anchored = True
+
+    def _ask(self, now: float) -> None:
+        """Request from the last message delivered, to see that it is still the same engine."""
+        asked = self.asked_seconds
+        while asked and now - asked[0] >= ROUND_MEMORY_SECONDS:
+            asked.popleft()
+        if asked and now - asked[-1] < ROUND_APART_SECONDS:
+            return
+        if len(asked) >= MAX_ROUNDS_PER_HOUR:
+            self._give_up(f"{MAX_ROUNDS_PER_HOUR} replay rounds in the last hour")
+            return
+        asked.append(now)
+        start = self.expected - 1 if self._anchored else self.expected
+        if self._anchored:
+            self._doubted = True
+            self._steady = False
+        self._round = _Round(start, now)
+        self.actions.append(Ask(start))
+
+    def _end_round(self, replay: _Round, now: float, *, ended: bool) -> None:
+        self._round = None
+        if not self._steady:
+            self._drain()
+        if self._steady:
+            return
+        begins_after = ended if replay.first is None else replay.first > replay.start
+        self._passed = self._passed + 1 if begins_after else 0
+        if self._passed >= PASSED_ROUNDS and (self._held or self._doubted):
+            self._give_up("the engine's replay buffer begins after it", every_hole=False)
+
+    def _give_up(self, reason: str, *, every_hole: bool = True) -> None:
+        """Go on behind what is missing; the consumer forgets all that it learnt before."""
+        self._doubted = False
+        self._passed = 0
+        self.partial = True
+        if every_hole:
+            self._behind = False
+        self._report_drop(reason)
+        while self._held:
+            self.expected = min(self._held)
+            self._deliver_run()
+            if not every_hole:
+                break
+            if self._held:
+                self._report_drop(reason)
+        if not self._held:
+            self.expected = self.highest + 1
+        self._steady = not self._held and not self._behind
+
+    def _report_drop(self, reason: str) -> None:
+        last = min(self._held) - 1 if self._held else self.highest
+        missing = max(0, last - self.expected + 1)
+        self.given_up += missing
+        first_missing = self.expected if missing else None
+        self._report(
+            TapEvent.DROPPED, first_missing, last if missing else None, missing, reason
+        )
+
+    def _restart(self, detail: str) -> None:
+        """Another incarnation speaks: nothing known of the old one holds."""
+        self._held.clear()
+        self._held_bytes = 0
+        self.epoch += 1
+        self.expected = 0
+        self._top = -1
+        self._marks = [b""] * KEPT_MARKS
+        self._anchored = False
+        self._doubted = False
+        self._steady = True
+        self._behind = False
+        self.partial = False
+        self._passed = 0
+        self._late = 0
+        self._report(TapEvent.EPOCH, detail=detail)
+
+    def _report(
+        self,
+        event: TapEvent,
+        first_missing: int | None = None,
+        last_missing: int | None = None,
+        count: int = 0,
+        detail: str = "",
+    ) -> None:
+        self.actions.append(
+            TapStatus(
+                self.tap,
+                self.rank,
+                event,
+                self.state,
+                self.epoch,
+                first_missing,
+                last_missing,
+                count,
+                detail,
+            )
+        )
