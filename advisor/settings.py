@@ -14,7 +14,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -23,7 +31,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from kvready.collectors.errors import SettingsError
+from kvready.collectors.endpoint import live_endpoint, replay_endpoint
+from kvready.collectors.errors import SettingsError, TapError
 
 ENV_PREFIX = "KVREADY_"
 ENV_NESTING = "__"
@@ -62,7 +71,7 @@ class TapSettings(_Section):
     """Where the engine's taps are, and how they are read."""
 
     kv_events: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Endpoints on which the engine publishes KV events, one per rank."
+        (), description="KV-event endpoints exactly as the engine was given them, one per rank."
     )
     replay: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Replay endpoints that belong to `kv_events`, in the same order."
@@ -73,7 +82,9 @@ class TapSettings(_Section):
     content_keys: bool = Field(
         False, description="Hash each block's tokens on arrival, so that prompts can be looked up."
     )
-    publisher: str = Field("engine", min_length=1, description="Name that this engine's blocks get.")
+    publisher: str = Field(
+        "kv-events", min_length=1, description="Name of the KV-event tap, and of its blocks."
+    )
     silence_seconds: float = Field(
         30.0, gt=0, le=3600, description="A tap that delivered nothing for so long is silent."
     )
@@ -87,11 +98,16 @@ class TapSettings(_Section):
 
     @field_validator("kv_events", "replay")
     @classmethod
-    def _can_be_connected(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
+    def _can_deliver(cls, endpoints: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if len(endpoints) > MAX_ENDPOINTS:
             raise ValueError(f"{len(endpoints)} endpoints; at most {MAX_ENDPOINTS} are read")
         for endpoint in endpoints:
-            _check_endpoint(endpoint)
+            try:
+                live_endpoint(endpoint) if info.field_name == "kv_events" else replay_endpoint(
+                    endpoint
+                )
+            except TapError as error:
+                raise ValueError(str(error)) from None
         return endpoints
 
     @model_validator(mode="after")
@@ -310,21 +326,3 @@ def _nearest(wrong: str, known: tuple[str, ...] | list[str]) -> str:
     if match:
         return f"did you mean {match[0]}?"
     return "known are: " + ", ".join(sorted(known))
-
-
-def _check_endpoint(endpoint: str) -> None:
-    scheme, separator, rest = endpoint.partition("://")
-    if not separator or scheme not in ("ipc", "tcp") or not rest:
-        raise ValueError(
-            f"{endpoint!r} is no endpoint; write ipc:///path/to/socket or tcp://host:port"
-        )
-    if scheme == "ipc":
-        return
-    host, _, port = rest.rpartition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{endpoint!r} needs a host and a port from 1 to 65535: tcp://host:port")
-    if host in ("*", "0.0.0.0", "[::]"):
-        raise ValueError(
-            f"{endpoint!r} is what the engine binds; the sidecar connects: name the engine's host, "
-            f"for example tcp://127.0.0.1:{port}"
-        )

@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, 
     """Base of all facts. Tagged by class name in snake case, so recordings describe themselves."""
 
 
-class EngineDescribed(Record, tag="engine_described"):
+class EngineDescribed(Record, frozen=True, tag="engine_described"):
     """What the engine is, said once when a tap learns it; the conditions of every figure."""
 
     engine: str
@@ -107,7 +107,7 @@ class EngineDescribed(Record, tag="engine_described"):
     supported_kv_state: bool = True  # dense attention in one group
 
 
-class BlocksStored(Record, tag="blocks_stored"):
+class BlocksStored(Record, frozen=True, tag="blocks_stored"):
     """Blocks became findable in a tier; a chain of hashes after `parent_hash` (None: the first).
 
     `block_tokens` 0 is a placeholder: the engine named the last block of a chunk without saying
@@ -129,7 +129,7 @@ class BlocksStored(Record, tag="blocks_stored"):
     session_hash: int | None = None
 
 
-class BlocksRemoved(Record, tag="blocks_removed"):
+class BlocksRemoved(Record, frozen=True, tag="blocks_removed"):
     """Blocks stopped being findable in a tier."""
 
     publisher: str
@@ -141,7 +141,7 @@ class BlocksRemoved(Record, tag="blocks_removed"):
     group: int = 0
 
 
-class TierCleared(Record, tag="tier_cleared"):
+class TierCleared(Record, frozen=True, tag="tier_cleared"):
     """An engine dropped everything it could find in one tier."""
 
     publisher: str
@@ -151,7 +151,7 @@ class TierCleared(Record, tag="tier_cleared"):
     tier: Tier
 
 
-class LoadDecided(Record, tag="load_decided"):
+class LoadDecided(Record, frozen=True, tag="load_decided"):
     """The scheduler ordered a copy between tiers. A backup has HBM as its source."""
 
     load_id: int
@@ -164,7 +164,7 @@ class LoadDecided(Record, tag="load_decided"):
     decided_seconds: float
 
 
-class LoadStarted(Record, tag="load_started"):
+class LoadStarted(Record, frozen=True, tag="load_started"):
     """The mover took up a copy."""
 
     load_id: int
@@ -173,7 +173,7 @@ class LoadStarted(Record, tag="load_started"):
     started_seconds: float
 
 
-class LoadFinished(Record, tag="load_finished"):
+class LoadFinished(Record, frozen=True, tag="load_finished"):
     """A copy became usable at its destination.
 
     `step_quantised`: seen only when the scheduler looked, at a step's end; then `started_seconds`
@@ -191,7 +191,7 @@ class LoadFinished(Record, tag="load_finished"):
     step_quantised: bool = False
 
 
-class RequestArrived(Record, tag="request_arrived"):
+class RequestArrived(Record, frozen=True, tag="request_arrived"):
     """A request was first seen on a surface. Hashes are sent here once, never again."""
 
     request_id: str
@@ -206,7 +206,7 @@ class RequestArrived(Record, tag="request_arrived"):
     ttft_target_seconds: float | None = None
 
 
-class RequestDeferred(Record, tag="request_deferred"):
+class RequestDeferred(Record, frozen=True, tag="request_deferred"):
     """The engine passed over a waiting request in this step. Sent when the reason changes."""
 
     request_id: str
@@ -214,7 +214,7 @@ class RequestDeferred(Record, tag="request_deferred"):
     reason: DeferReason
 
 
-class RequestScheduled(Record, tag="request_scheduled"):
+class RequestScheduled(Record, frozen=True, tag="request_scheduled"):
     """A request entered a batch for the first time, or again after preemption.
 
     Tokens by source as the engine counted them at admission: `hbm_tokens` found in HBM,
@@ -228,21 +228,21 @@ class RequestScheduled(Record, tag="request_scheduled"):
     resumed: bool = False
 
 
-class RequestPreempted(Record, tag="request_preempted"):
+class RequestPreempted(Record, frozen=True, tag="request_preempted"):
     """A running request lost its blocks and waits again."""
 
     request_id: str
     preempted_seconds: float
 
 
-class FirstToken(Record, tag="first_token"):
+class FirstToken(Record, frozen=True, tag="first_token"):
     """The engine produced a request's first output token (known at a step's end)."""
 
     request_id: str
     first_token_seconds: float
 
 
-class RequestFinished(Record, tag="request_finished"):
+class RequestFinished(Record, frozen=True, tag="request_finished"):
     """A request ended, well or not."""
 
     request_id: str
@@ -260,7 +260,7 @@ class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_prefill: bool
 
 
-class BatchPlanned(Record, tag="batch_planned"):
+class BatchPlanned(Record, frozen=True, tag="batch_planned"):
     """The scheduler chose a batch. The (monotonic, wall) pair keeps the clocks mapped."""
 
     step: int
@@ -272,7 +272,7 @@ class BatchPlanned(Record, tag="batch_planned"):
     free_blocks: int = 0
 
 
-class BatchFinished(Record, tag="batch_finished"):
+class BatchFinished(Record, frozen=True, tag="batch_finished"):
     """A batch's results reached the scheduler."""
 
     step: int
@@ -281,7 +281,7 @@ class BatchFinished(Record, tag="batch_finished"):
     kv_sequence: int | None = None  # the last KV-event message published so far
 
 
-class TapStatus(Record, tag="tap_status"):
+class TapStatus(Record, frozen=True, tag="tap_status"):
     """A tap's own news: what it lost, when it healed, what it cannot see."""
 
     tap: str
@@ -295,7 +295,7 @@ class TapStatus(Record, tag="tap_status"):
     detail: str = ""
 
 
-class Tick(Record, tag="tick"):
+class Tick(Record, frozen=True, tag="tick"):
     """Written each second by the recorder, so that silence and stalls replay too."""
 
     tick_seconds: float

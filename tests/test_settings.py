@@ -107,21 +107,15 @@ def test_a_policy_is_in_shadow_unless_told_otherwise(policy: Policy, monkeypatch
     assert getattr(load_settings().settings.policies, policy) is PolicyMode.ADVISE
 
 
+@pytest.mark.parametrize("name", ["taps.kv_events", "taps.replay"])
 @pytest.mark.parametrize(
-    ("endpoint", "named"),
-    [
-        ("127.0.0.1:5557", "is no endpoint"),
-        ("udp://127.0.0.1:5557", "is no endpoint"),
-        ("ipc://", "is no endpoint"),
-        ("tcp://127.0.0.1", "needs a host and a port"),
-        ("tcp://127.0.0.1:99999", "needs a host and a port"),
-        ("tcp://*:5557", "tcp://127.0.0.1:5557"),
-    ],
+    "endpoint", ["127.0.0.1:5557", "udp://127.0.0.1:5557", "ipc://", "tcp://h", "tcp://h:99999"]
 )
-def test_an_endpoint_that_cannot_be_connected_is_refused(endpoint: str, named: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        load_settings(flags={"taps.kv_events": (endpoint,)})
-    assert named in str(refused.value)
+def test_an_endpoint_that_can_never_deliver_is_refused(name: str, endpoint: str) -> None:
+    flags = {"taps.kv_events": ("ipc:///good",), name: (endpoint,)}
+    with pytest.raises(SettingsError, match=f"setting {name} .*from flag") as refused:
+        load_settings(flags=flags)
+    assert "ipc:///path" in str(refused.value) or "tcp://host:port" in str(refused.value)
 
 
 def test_replay_endpoints_must_belong_to_event_endpoints() -> None:
@@ -133,7 +127,9 @@ def test_replay_endpoints_must_belong_to_event_endpoints() -> None:
 
 @given(st.sampled_from(setting_names()))
 def test_every_setting_has_one_variable_of_its_own(name: str) -> None:
-    assert [other for other in setting_names() if environment_name(other) == environment_name(name)] == [name]
+    assert [
+        other for other in setting_names() if environment_name(other) == environment_name(name)
+    ] == [name]
 
 
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12))

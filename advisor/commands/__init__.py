@@ -1,0 +1,1 @@
+"""The command line. Needs the sidecar extra; `kvready.advisor.cli` says so when it is missing."""

@@ -1,0 +1,43 @@
+"""All commands in one application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvready.advisor.commands import live, recorded, shown
+from kvready.advisor.version import VERSION
+
+app = typer.Typer(
+    name="kvready",
+    help="Will this KV prefix be ready for attention in time? A sidecar that only watches.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(live.serve)
+app.command("record")(live.record)
+app.command("replay")(recorded.replay)
+app.command("report")(recorded.report)
+app.command("demo")(recorded.demo)
+app.command("settings")(shown.settings)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def kvready(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Will this KV prefix be ready for attention in time? A sidecar that only watches."""

@@ -1,0 +1,102 @@
+"""Commands that attach to an engine: `serve` and `record`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvready.advisor.commands import options
+from kvready.advisor.service import runner
+from kvready.advisor.settings import Settings
+from kvready.collectors.errors import ServiceError, SettingsError, TapError
+
+
+def serve(
+    config: options.Config = None,
+    kv_events: options.KvEvents = None,
+    replay: options.Replay = None,
+    observer_dir: options.ObserverDir = None,
+    content_keys: options.ContentKeys = None,
+    publisher: options.Publisher = None,
+    silence_seconds: options.SilenceSeconds = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    recording: options.RecordingPath = None,
+    dedup: options.Dedup = None,
+    balance: options.Balance = None,
+    gpu_copy: options.GpuCopy = None,
+) -> None:
+    """Attach to an engine, predict, and answer on http://127.0.0.1:8430 until stopped."""
+    settings = options.effective(
+        config,
+        taps__kv_events=kv_events,
+        taps__replay=replay,
+        taps__observer_dir=observer_dir,
+        taps__content_keys=content_keys,
+        taps__publisher=publisher,
+        taps__silence_seconds=silence_seconds,
+        api__host=host,
+        api__port=port,
+        recording__path=recording,
+        policies__dedup=dedup,
+        policies__balance=balance,
+        policies__gpu_copy=gpu_copy,
+    ).settings
+    _log_to_stderr()
+    _need_a_tap(settings)
+    runner.serve(settings, _say)
+
+
+def record(
+    file: Annotated[Path, typer.Argument(help="New recording; never overwritten.")],
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Stop after so long.", min=0)
+    ] = None,
+    config: options.Config = None,
+    kv_events: options.KvEvents = None,
+    replay: options.Replay = None,
+    observer_dir: options.ObserverDir = None,
+    content_keys: options.ContentKeys = None,
+    publisher: options.Publisher = None,
+    silence_seconds: options.SilenceSeconds = None,
+) -> None:
+    """Attach to an engine and keep what it does in FILE, without an API, until stopped."""
+    settings = options.effective(
+        config,
+        taps__kv_events=kv_events,
+        taps__replay=replay,
+        taps__observer_dir=observer_dir,
+        taps__content_keys=content_keys,
+        taps__publisher=publisher,
+        taps__silence_seconds=silence_seconds,
+        recording__path=file,
+    ).settings
+    _log_to_stderr()
+    _need_a_tap(settings)
+    sidecar = runner.record(settings, seconds, _say)
+    kept = sidecar.recorder.recording
+    if kept.problem:
+        raise ServiceError(kept.problem)
+    if not any(collector.coverage().messages for collector in sidecar.collectors):
+        advice = "; ".join(f"{name}: check {text}" for name, text in sidecar.advice.items())
+        raise TapError(f"nothing arrived on any tap; {advice}")
+    _say(f"{kept.records} records, {kept.written_bytes:,} bytes in {file}")
+
+
+def _need_a_tap(settings: Settings) -> None:
+    if not settings.taps.kv_events and settings.taps.observer_dir is None:
+        raise SettingsError(
+            "no tap is configured; name the engine's KV events (--kv-events ipc:///path) "
+            "or the observer's directory (--observer-dir DIR)"
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,174 @@
+"""Commands that read recordings: `replay`, `report` and `demo`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from kvready.advisor.commands import options
+from kvready.advisor.ledger import Pair
+from kvready.advisor.playback import Playback, play
+from kvready.advisor.report import Report, build_report
+from kvready.advisor.report_text import print_report
+from kvready.advisor.service import runner
+from kvready.advisor.service.sidecar import Replayed, Sidecar
+from kvready.advisor.service.tally import PairTally
+from kvready.collectors.errors import RecordingError
+from kvready.collectors.recording import SUFFIX, Provenance
+
+FOUND = 1
+BUNDLED = Path("examples/recordings")
+EVIDENCE = {Provenance.REAL: "measured", Provenance.SIMULATED: "simulated"}
+
+File = Annotated[Path, typer.Argument(help="A recording (.kvr).")]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What `replay` prints."""
+
+    recording: str
+    provenance: Provenance
+    records: int
+    pairs: int
+    digest: str
+    damage: str | None
+
+
+def replay(
+    file: File,
+    pairs: Annotated[
+        Path | None, typer.Option("--pairs", help="Write each pair to this file, a line each.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Play FILE through the whole pipeline; the digest is equal exactly when all pairs are."""
+    with ExitStack() as stack:
+        played = _play(file, _keeper(stack, pairs) if pairs else None)
+    summary = Summary(
+        recording=file.name,
+        provenance=played.header.provenance,
+        records=played.records,
+        pairs=played.pairs,
+        digest=played.digest,
+        damage=played.damage,
+    )
+    if as_json:
+        typer.echo(msgspec.json.encode(summary))
+    else:
+        typer.echo(
+            f"{summary.records} records, {summary.pairs} pairs ({summary.provenance})\n"
+            f"digest {summary.digest}"
+        )
+    _exit_by(played)
+
+
+def report(file: File, as_json: options.AsJson = False) -> None:
+    """Play FILE and print what was predicted, what happened, and where the wait went."""
+    played = _play(file)
+    _print(_report(played), as_json)
+    _exit_by(played)
+
+
+def demo(
+    file: Annotated[
+        Path | None, typer.Argument(help="A recording; else the one in examples/recordings.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Leave the page and /metrics up until stopped.")
+    ] = False,
+    port: options.Port = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Play the bundled recording of a real engine and print its report."""
+    file = file or _bundled()
+    tally = PairTally()
+    played = _play(file, lambda pair, line: tally(pair))
+    _print(_report(played), as_json)
+    if serve:
+        _serve(file, played, tally, port)
+    _exit_by(played)
+
+
+def _bundled() -> Path:
+    found = sorted(BUNDLED.glob(f"*{SUFFIX}"))
+    if not found:
+        raise RecordingError(
+            f"no recording in {BUNDLED}; run this in a clone of kvready, or name a recording"
+        )
+    return found[0]
+
+
+def _play(file: Path, on_pair: Callable[[Pair, bytes], None] | None = None) -> Playback:
+    with _progress(file) as on_progress:
+        return play(file, on_pair, on_progress)
+
+
+@contextmanager
+def _progress(file: Path) -> Iterator[Callable[[int], None] | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"playing {file.name}", total=None)
+        yield lambda records: progress.update(
+            task, description=f"playing {file.name}: {records:,} records"
+        )
+
+
+def _keeper(stack: ExitStack, path: Path) -> Callable[[Pair, bytes], None]:
+    try:
+        file = stack.enter_context(path.open("wb"))
+    except OSError as error:
+        raise RecordingError(
+            f"cannot write {path}: {error.strerror}; name a file in a writable folder"
+        ) from None
+
+    def keep(pair: Pair, line: bytes) -> None:
+        file.write(line)
+
+    return keep
+
+
+def _report(played: Playback) -> Report:
+    conditions = played.header.conditions
+    return build_report(played.pipeline, EVIDENCE[played.header.provenance], conditions)
+
+
+def _print(report: Report, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(report))
+    else:
+        print_report(report, Console())
+
+
+def _serve(file: Path, played: Playback, tally: PairTally, port: int | None) -> None:
+    settings = options.effective(None, api__port=port).settings
+    replayed = Replayed(
+        recording=file.name,
+        evidence=EVIDENCE[played.header.provenance],
+        conditions=played.header.conditions,
+        damage=played.damage,
+    )
+    sidecar = Sidecar(settings, played.pipeline, tally, replayed=replayed)
+    with runner.listening(settings) as listener:
+        sidecar.start()
+        try:
+            runner.answer(sidecar, listener, lambda text: typer.echo(text, err=True))
+        finally:
+            sidecar.stop()
+
+
+def _exit_by(played: Playback) -> None:
+    if played.damage:
+        print(f"warning: {played.damage}; what is left was used", file=sys.stderr)
+        raise typer.Exit(FOUND)

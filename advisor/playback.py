@@ -1,0 +1,81 @@
+"""A recording played through the whole pipeline, as fast as it goes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kvready.advisor.ledger import Pair
+from kvready.advisor.pipeline import Pipeline
+from kvready.collectors.recording import Recording, RecordingHeader, read_recording
+
+PROGRESS_RECORDS = 1_000
+
+
+class Playback(msgspec.Struct, frozen=True):
+    """What a recording led to."""
+
+    pipeline: Pipeline
+    header: RecordingHeader
+    records: int
+    pairs: int
+    digest: str
+    damage: str | None
+
+
+class PairDigest:
+    """One figure that is equal exactly when every pair is, in order."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+        self._hash = hashlib.sha256()
+        self._encode = msgspec.json.Encoder().encode
+
+    def __call__(self, pair: Pair) -> bytes:
+        """Add one pair; returns the line that stands for it."""
+        line = self._encode(pair) + b"\n"
+        self._hash.update(line)
+        self.pairs += 1
+        return line
+
+    @property
+    def hexadecimal(self) -> str:
+        """The digest so far."""
+        return self._hash.hexdigest()
+
+
+def play(
+    path: Path,
+    on_pair: Callable[[Pair, bytes], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Playback:
+    """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records.
+
+    Raises `RecordingError` for a file that is no recording.
+    """
+    recording: Recording = read_recording(path)
+    digest = PairDigest()
+
+    def settled(pair: Pair) -> None:
+        line = digest(pair)
+        if on_pair is not None:
+            on_pair(pair, line)
+
+    pipeline = Pipeline(settled)
+    records = 0
+    for item in recording:
+        pipeline.ingest(item)
+        records += 1
+        if on_progress is not None and records % PROGRESS_RECORDS == 0:
+            on_progress(records)
+    return Playback(
+        pipeline=pipeline,
+        header=recording.header,
+        records=records,
+        pairs=digest.pairs,
+        digest=digest.hexadecimal,
+        damage=recording.damage,
+    )

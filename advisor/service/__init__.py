@@ -1,0 +1,1 @@
+"""The sidecar process: taps in, one ingest thread, a read-only API out."""

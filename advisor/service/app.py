@@ -1,0 +1,142 @@
+"""The read-only API. It listens, answers from the sidecar's state, and changes nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from kvready.advisor.ledger import Target
+from kvready.advisor.report import Report, build_report
+from kvready.advisor.service import problems
+from kvready.advisor.service.exposition import Exposition
+from kvready.advisor.service.models import (
+    Alive,
+    IngestStatus,
+    InventoryStatus,
+    PairModel,
+    Ready,
+    RecordingStatus,
+    Status,
+    TapStatusModel,
+)
+from kvready.advisor.service.page import CONTENT_SECURITY_POLICY, render_page
+from kvready.advisor.service.sidecar import Sidecar
+from kvready.advisor.settings import Policy
+from kvready.advisor.version import VERSION
+from kvready.collectors.collector import Coverage
+from kvready.collectors.records import TapState, Tier
+
+MAX_PAIRS = 1_000
+
+
+def create_app(sidecar: Sidecar) -> FastAPI:
+    """The API over one sidecar, which must be started and stopped by whoever made it."""
+    app = FastAPI(
+        title="kvready",
+        version=VERSION,
+        summary="Will this KV prefix be ready for attention in time?",
+        docs_url=None,
+        redoc_url=None,
+    )
+    problems.install(app)
+    exposition = Exposition(sidecar.take_snapshot)
+
+    @app.get("/livez", summary="Does the process answer?")
+    def livez() -> Alive:
+        return Alive()
+
+    @app.get("/readyz", summary="Does every tap deliver?", responses=problems.UNAVAILABLE)
+    def readyz() -> Ready:
+        coverages = sidecar.ask(sidecar.coverages)
+        missing = [text for coverage in coverages if (text := what_is_missing(coverage))]
+        if missing:
+            return problems.problem(503, "; ".join(missing))  # type: ignore[return-value]
+        return Ready(taps=[coverage.tap for coverage in coverages])
+
+    @app.get("/metrics", summary="Prometheus or OpenMetrics text", response_class=Response,
+             responses=problems.UNAVAILABLE)  # fmt: skip
+    def metrics(request: Request) -> Response:
+        body, content_type = exposition.render(request.headers.get("accept", ""))
+        return Response(body, media_type=None, headers={"content-type": content_type})
+
+    @app.get("/v1/status", summary="What runs and what it sees", responses=problems.UNAVAILABLE)
+    def status() -> Status:
+        return sidecar.ask(lambda: _status(sidecar))
+
+    @app.get("/v1/pairs", summary="Forecasts and outcomes, newest first",
+             responses=problems.REFUSED)  # fmt: skip
+    def pairs(
+        target: Target | None = None, limit: Annotated[int, Query(ge=1, le=MAX_PAIRS)] = 100
+    ) -> list[PairModel]:
+        newest = sidecar.ask(lambda: list(sidecar.pipeline.ledger.recent(target, limit)))
+        return [PairModel.of(pair) for pair in newest]
+
+    @app.get("/v1/report", summary="Predicted against actual, waits and hits",
+             response_class=JSONResponse, responses=problems.UNAVAILABLE)  # fmt: skip
+    def report() -> Response:
+        body = msgspec.json.encode(sidecar.ask(lambda: _report(sidecar)))
+        return Response(body, media_type="application/json")
+
+    @app.get("/", summary="The same for a person", response_class=HTMLResponse,
+             responses=problems.UNAVAILABLE)  # fmt: skip
+    def page() -> HTMLResponse:
+        facts, numbers = sidecar.ask(lambda: (_status(sidecar), _report(sidecar)))
+        return HTMLResponse(
+            render_page(facts, numbers),
+            headers={"content-security-policy": CONTENT_SECURITY_POLICY},
+        )
+
+    return app
+
+
+def what_is_missing(coverage: Coverage) -> str:
+    """Why a tap does not deliver, or nothing when it does."""
+    if coverage.state is TapState.CLOSED:
+        return f"tap {coverage.tap} is closed"
+    if coverage.state is TapState.SILENT:
+        return f"tap {coverage.tap} is silent: check that the engine runs and publishes there"
+    if coverage.last_received_seconds is None:
+        return f"tap {coverage.tap} has received nothing yet"
+    return ""
+
+
+def _report(sidecar: Sidecar) -> Report:
+    replayed = sidecar.replayed
+    if replayed is None:
+        return build_report(sidecar.pipeline)
+    return build_report(sidecar.pipeline, replayed.evidence, replayed.conditions)
+
+
+def _status(sidecar: Sidecar) -> Status:
+    now = time.monotonic()
+    pipeline, recorder, intake = sidecar.pipeline, sidecar.recorder, sidecar.intake
+    engine = pipeline.engine
+    replayed = sidecar.replayed
+    return Status(
+        version=VERSION,
+        level=sidecar.level,
+        replayed=replayed.recording if replayed else None,
+        engine=None if engine is None else msgspec.to_builtins(engine),
+        taps=[TapStatusModel.of(coverage, now) for coverage in sidecar.coverages()],
+        inventory=InventoryStatus(
+            degraded=pipeline.inventory.degraded,
+            live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
+        ),
+        ingest=IngestStatus(
+            records=recorder.ingested,
+            queued=len(intake),
+            dropped=sum(intake.dropped.values()),
+            lag_seconds=intake.lag_seconds,
+        ),
+        recording=RecordingStatus(
+            active=recorder.recording.active,
+            records=recorder.recording.records,
+            written_bytes=recorder.recording.written_bytes,
+            problem=recorder.recording.problem,
+        ),
+        policies={policy: getattr(sidecar.settings.policies, policy) for policy in Policy},
+    )

@@ -1,0 +1,226 @@
+"""The one catalogue of metrics: what is exported, in which unit, with which labels, at which level.
+
+Names follow Prometheus: one prefix, base units, `_total` for counters. Label values come from
+closed sets (`closed`) or from the configuration (`configured`); nothing that traffic can grow.
+A metric of a level that no tap reaches is absent rather than zero: unknown is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from itertools import product
+
+import msgspec
+
+from kvready.advisor.ledger import PairState, Target
+from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
+from kvready.advisor.settings import Policy, PolicyMode
+from kvready.advisor.waits import WaitState
+from kvready.collectors.collector import Level
+from kvready.collectors.records import AnyRecord, Outcome, TapState, Tier
+
+PREFIX = "kvready_"
+CONFIGURED = "configured"  # one value per configured tap
+IDENTITY = "identity"  # one child in all, whose labels say what something is
+
+
+class Kind(StrEnum):
+    """How a metric behaves."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Label(msgspec.Struct, frozen=True):
+    """A label with all values that it can have, or where they come from."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    source: str = "closed"
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One metric. `level` None: the sidecar's own, always there."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[Label, ...] = ()
+    level: Level | None = None
+    buckets: tuple[float, ...] = ()
+    sparse: bool = False  # a child is absent while its value is unknown
+
+    def children(self, taps: Iterable[str]) -> list[tuple[str, ...]]:
+        """Every combination of label values, given the configured taps."""
+        columns = [
+            tuple(taps) if label.source == CONFIGURED else label.values for label in self.labels
+        ]
+        return list(product(*columns))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether its labels say what something is, in a single child."""
+        return any(label.source == IDENTITY for label in self.labels)
+
+
+def _counter(name: str, unit: str, text: str, *labels: Label, level: Level | None = None) -> Metric:
+    return Metric(f"{PREFIX}{name}", Kind.COUNTER, unit, text, labels, level)
+
+
+def _gauge(
+    name: str,
+    unit: str,
+    text: str,
+    *labels: Label,
+    level: Level | None = None,
+    sparse: bool = False,
+) -> Metric:
+    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, text, labels, level, sparse=sparse)
+
+
+def record_kinds() -> tuple[str, ...]:
+    """Every kind of record, as recordings spell it."""
+    return tuple(str(kind.__struct_config__.tag) for kind in AnyRecord.__args__)
+
+
+def _identity(*names: str) -> tuple[Label, ...]:
+    return tuple(Label(name, source=IDENTITY) for name in names)
+
+
+TAP = Label("tap", source=CONFIGURED)
+TARGET = Label("target", tuple(Target))
+SOURCE = Label("source", tuple(Tier))
+DESTINATION = Label("destination", tuple(Tier))
+DELAY_HIT_STATES = ("in_queue", "in_flight")
+SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
+
+OWN = (
+    _gauge("build_info", "", "Version of kvready and of Python; always 1.",
+           *_identity("version", "python")),
+    _gauge("policy_mode", "", "1 for the mode that each policy is in, 0 for the others.",
+           Label("policy", tuple(Policy)), Label("mode", tuple(PolicyMode))),
+    _gauge("tap_state", "", "1 for the state that each tap is in, 0 for the others.",
+           TAP, Label("state", tuple(TapState))),
+    _counter("tap_messages_total", "messages", "Messages received, whatever became of them.", TAP),
+    _counter("tap_records_total", "records", "Records that a tap delivered.", TAP),
+    _counter("tap_gaps_total", "gaps", "Times that a tap saw messages missing.", TAP),
+    _counter("tap_decode_errors_total", "messages",
+             "Messages that a tap could not understand; another engine's events count here.", TAP),
+    _counter("tap_dropped_total", "records", "Records that a tap itself had to drop.", TAP),
+    _gauge("tap_quiet_seconds", "seconds",
+           "Time since a tap received anything; absent until the first message.", TAP, sparse=True),
+    _counter("ingest_records_total", "records", "Records ingested, the recorder's own included.",
+             Label("kind", record_kinds())),
+    _counter("ingest_dropped_total", "records", "Records dropped because the queue was full.", TAP),
+    _gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
+    _gauge("ingest_lag_seconds", "seconds",
+           "Time from reception to ingestion, of the latest record ingested."),
+    _gauge("recording_active", "", "1 while records are kept in a file."),
+    _counter("recording_records_total", "records", "Records kept in the file."),
+    _counter("recording_bytes_total", "bytes", "Bytes written to the file."),
+    _counter("recording_failures_total", "failures",
+             "Times that the recording ended early: a full disk, or its size limit."),
+    _counter("process_cpu_seconds_total", "seconds", "CPU time that the sidecar has used."),
+    _gauge("process_resident_memory_bytes", "bytes", "Memory that the sidecar holds."),
+)  # fmt: skip
+
+EVENTS = tuple(
+    msgspec.structs.replace(metric, level=Level.KV_EVENTS)
+    for metric in (
+        _gauge("inventory_blocks", "blocks", "KV blocks that can be found now.",
+               Label("tier", tuple(Tier))),
+        _gauge("inventory_degraded", "",
+               "1 while lost messages make the inventory doubtful, 0 while it is whole."),
+    )
+)  # fmt: skip
+
+OBSERVED = tuple(
+    msgspec.structs.replace(metric, level=Level.OBSERVER)
+    for metric in (
+        _gauge("engine_info", "", "What the engine said that it is; absent until it did.",
+               *_identity("engine", "engine_version", "model", "overlap"), sparse=True),
+        _counter("arrivals_total", "requests", "Requests that arrived."),
+        _counter("requests_total", "requests", "Requests that ended.",
+                 Label("outcome", tuple(Outcome))),
+        _counter("first_tokens_total", "requests", "Requests that got their first token."),
+        _counter("batches_total", "batches", "Batches that finished."),
+        _counter("batch_seconds_total", "seconds", "Time that those batches took."),
+        _counter("request_wait_seconds_total", "seconds",
+                 "Where requests' time went, from arrival to first byte; states never overlap.",
+                 Label("state", tuple(WaitState))),
+        _counter("request_unattributed_seconds_total", "seconds",
+                 "Time of requests that no state explains; should stay below 2 % of the whole."),
+        _counter("prompt_tokens_total", "tokens", "Prompt tokens of first admissions."),
+        _counter("prompt_source_tokens_total", "tokens",
+                 "The same tokens by where their KV came from.",
+                 Label("source", ("hbm", "loaded", "computed"))),
+        _counter("nominal_hit_tokens_total", "tokens",
+                 "Prompt tokens that some tier held at arrival."),
+        _counter("in_time_hit_tokens_total", "tokens",
+                 "Nominal hits that delayed their request by no more than a step."),
+        _counter("worthwhile_hit_tokens_total", "tokens",
+                 "Nominal hits that came late, but sooner than a recompute would have."),
+        _counter("lost_hit_tokens_total", "tokens",
+                 "Nominal hits that were computed all the same."),
+        _counter("delay_hit_tokens_total", "tokens",
+                 "Prompt tokens that an earlier, unfinished request was about to provide."),
+        _counter("duplicate_prefill_tokens_total", "tokens",
+                 "Tokens computed while the same prefix was being computed, or was live already."),
+        _counter("delay_hits_total", "requests",
+                 "Requests whose prefix an earlier one was computing, or was waiting to compute.",
+                 Label("state", DELAY_HIT_STATES)),
+        _counter("in_time_hits_total", "requests", "Requests whose nominal hit came in time."),
+        _counter("late_hits_total", "requests", "Requests whose nominal hit came late."),
+        _counter("worthwhile_hits_total", "requests",
+                 "Late hits that still came sooner than a recompute would have."),
+        _counter("unknown_residency_total", "requests",
+                 "Requests that arrived while the inventory was in doubt; no hit is counted."),
+        _counter("copies_total", "copies", "Copies of KV between tiers that finished.",
+                 SOURCE, DESTINATION),
+        _counter("copy_bytes_total", "bytes", "KV bytes that those copies moved.",
+                 SOURCE, DESTINATION),
+        _counter("copy_seconds_total", "seconds", "Time that those copies took.",
+                 SOURCE, DESTINATION),
+        _counter("exposed_load_seconds_total", "seconds",
+                 "Load time in which the engine could have run the request otherwise."),
+        _counter("hidden_load_seconds_total", "seconds",
+                 "Load time that cost nothing: the engine could not have run the request."),
+        _gauge("forecasts_open", "forecasts", "Forecasts that wait for their outcome."),
+        _counter("forecasts_total", "forecasts", "Forecasts by what became of them.",
+                 TARGET, SETTLED),
+        _counter("forecast_bad_total", "forecasts",
+                 "Paired forecasts that were off by more than a factor of two.", TARGET),
+        _counter("forecast_missed_total", "forecasts",
+                 "Forecasts whose upper bound passed before the outcome came.", TARGET),
+        _counter("forecast_interval_total", "forecasts",
+                 "Paired forecasts by where the outcome lay: below, inside or above the interval.",
+                 TARGET, Label("outcome", tuple(IntervalOutcome))),
+        _counter("forecast_predicted_seconds_total", "seconds",
+                 "Sum of what paired forecasts predicted.", TARGET),
+        _counter("forecast_observed_seconds_total", "seconds",
+                 "Sum of what really happened, over the same forecasts.", TARGET),
+        _counter("forecast_under_seconds_total", "seconds",
+                 "Sum of errors where reality took longer than predicted.", TARGET),
+        _counter("forecast_over_seconds_total", "seconds",
+                 "Sum of errors where reality was quicker than predicted.", TARGET),
+        Metric(f"{PREFIX}forecast_error_ratio", Kind.HISTOGRAM, "ratio",
+               "Observed over predicted time, each after 25 ms of grace; 1 is a perfect forecast.",
+               (TARGET,), buckets=RATIO_BUCKETS),
+    )
+)  # fmt: skip
+
+CATALOGUE: tuple[Metric, ...] = OWN + EVENTS + OBSERVED
+MAX_CHILDREN = 2_000
+
+
+def reachable(level: Level) -> tuple[Metric, ...]:
+    """The metrics that exist when taps reach `level`."""
+    return tuple(metric for metric in CATALOGUE if metric.level is None or metric.level <= level)
+
+
+def by_name() -> Mapping[str, Metric]:
+    """The catalogue keyed by name."""
+    return {metric.name: metric for metric in CATALOGUE}

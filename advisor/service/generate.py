@@ -1,0 +1,136 @@
+"""Writes what is generated from code: docs/*.md and the OpenAPI snapshot.
+
+`python -m kvready.advisor.service.generate --docs docs --golden tests/golden`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from kvready.advisor.commands.app import app as command_line
+from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.service.app import create_app
+from kvready.advisor.service.catalogue import CATALOGUE, CONFIGURED, IDENTITY, Label, Metric
+from kvready.advisor.service.sidecar import Sidecar
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.settings import (
+    FOREIGN_PREFIXES,
+    FOREIGN_VARIABLES,
+    Settings,
+    environment_name,
+    flag_name,
+    setting_names,
+)
+
+NOTE = "<!-- Generated from the code by `make generate`; edit the code instead. -->\n"
+SNAPSHOT_VERSION = "snapshot"  # so that a release alone does not change the file
+
+
+def documents() -> dict[str, str]:
+    """Every generated page by its file name."""
+    return {"metrics.md": metrics(), "settings.md": settings(), "cli.md": commands()}
+
+
+def metrics() -> str:
+    """The catalogue of metrics."""
+    lines = [
+        NOTE,
+        "# Metrics",
+        "",
+        "`GET /metrics` answers in Prometheus text, or in OpenMetrics where the scraper asks for "
+        "it. Counters start at zero for every label value. A metric of a level that no tap reaches "
+        "is absent, since unknown is not zero; level `-` is the sidecar's own and always there.",
+    ]
+    lines += ["", "| metric | type | unit | level | labels | meaning |", "|---" * 6 + "|"]
+    lines += [_metric_row(metric) for metric in CATALOGUE]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = "<br>".join(_label(label) for label in metric.labels) or "-"
+    level = metric.level.value if metric.level else "-"
+    return (
+        f"| `{metric.name}` | {metric.kind} | {metric.unit or '-'} | {level} | {labels} "
+        f"| {metric.help} |"
+    )
+
+
+def _label(label: Label) -> str:
+    if label.source == CONFIGURED:
+        return f"`{label.name}`: each configured tap"
+    if label.source == IDENTITY:
+        return f"`{label.name}`: one value"
+    return f"`{label.name}`: {', '.join(label.values)}"
+
+
+def settings() -> str:
+    """Every setting, its variable and its flag."""
+    lines = [
+        NOTE,
+        "# Settings",
+        "",
+        "Layers, weakest first: defaults, a TOML file (`--config FILE` or `KVREADY_CONFIG`), "
+        "variables, flags. A key, variable or flag that nothing reads is an error. "
+        "`kvready settings` prints each effective value with its origin.",
+        "",
+        "| setting | default | variable | flag | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    defaults = Settings().model_dump(mode="json")
+    for name in setting_names():
+        section, key = name.split(".")
+        model = type(getattr(Settings(), section))
+        lines.append(
+            f"| `{name}` | `{json.dumps(defaults[section][key])}` | `{environment_name(name)}` "
+            f"| `--{flag_name(name)}` | {model.model_fields[key].description} |"
+        )
+    others = sorted(FOREIGN_VARIABLES) + [f"{prefix}*" for prefix in FOREIGN_PREFIXES]
+    lines += ["", "Variables of the same prefix that are not settings: "
+              + ", ".join(f"`{name}`" for name in others) + "."]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    group: Any = typer.main.get_command(command_line)
+    lines = [NOTE, "# Commands", "", str(group.help), ""]
+    lines.append("Exit codes: 0 done, 1 something was found, 2 it could not be done.")
+    for name, command in group.commands.items():
+        lines += ["", f"## kvready {name}", "", str(command.help).strip(), ""]
+        lines += ["| parameter | meaning |", "|---|---|"]
+        lines += [f"| {_parameter(p)} | {getattr(p, 'help', None) or ''} |" for p in command.params]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name.upper()}`" + ("" if parameter.required else " (optional)")
+    return ", ".join(f"`{spelling}`" for spelling in [*parameter.opts, *parameter.secondary_opts])
+
+
+def openapi() -> str:
+    """The API's description."""
+    tally = PairTally()
+    app = create_app(Sidecar(Settings(), Pipeline(tally), tally))
+    app.version = SNAPSHOT_VERSION
+    return json.dumps(app.openapi(), indent=1, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write all files into the named folders."""
+    parser = argparse.ArgumentParser(description="Write what is generated from code.")
+    parser.add_argument("--docs", type=Path, required=True, help="folder of the pages")
+    parser.add_argument("--golden", type=Path, required=True, help="folder of openapi.json")
+    arguments = parser.parse_args()
+    for name, text in documents().items():
+        (arguments.docs / name).write_text(text, encoding="utf-8")
+    (arguments.golden / "openapi.json").write_text(openapi(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

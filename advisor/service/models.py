@@ -1,0 +1,151 @@
+"""The shapes that the API answers with."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from kvready.advisor.ledger import Pair, PairState, Target
+from kvready.advisor.settings import Policy, PolicyMode
+from kvready.collectors.collector import Coverage
+from kvready.collectors.records import TapState, Tier
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 spells it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: str = "alive"
+
+
+class Ready(BaseModel):
+    """Every configured tap delivers."""
+
+    status: str = "ready"
+    taps: list[str]
+
+
+class TapStatusModel(BaseModel):
+    """What a tap can and cannot see, now."""
+
+    tap: str
+    level: str
+    state: TapState
+    stability: str
+    records: int
+    messages: int
+    gaps: int
+    decode_errors: int
+    dropped: int
+    quiet_seconds: float | None = Field(description="None: nothing has arrived yet.")
+    blind_to: list[str]
+
+    @classmethod
+    def of(cls, coverage: Coverage, now_seconds: float) -> TapStatusModel:
+        """A coverage as the API shows it."""
+        last = coverage.last_received_seconds
+        return cls(
+            tap=coverage.tap,
+            level=coverage.level,
+            state=coverage.state,
+            stability=coverage.stability,
+            records=coverage.records,
+            messages=coverage.messages,
+            gaps=coverage.gaps,
+            decode_errors=coverage.decode_errors,
+            dropped=coverage.dropped,
+            quiet_seconds=None if last is None else max(now_seconds - last, 0.0),
+            blind_to=list(coverage.blind_to),
+        )
+
+
+class IngestStatus(BaseModel):
+    """How the sidecar keeps up."""
+
+    records: int
+    queued: int
+    dropped: int
+    lag_seconds: float
+
+
+class RecordingStatus(BaseModel):
+    """Whether what is seen is kept."""
+
+    active: bool
+    records: int
+    written_bytes: int
+    problem: str
+
+
+class InventoryStatus(BaseModel):
+    """What can be found where, now."""
+
+    degraded: bool
+    live_blocks: dict[Tier, int]
+
+
+class Status(BaseModel):
+    """What runs, what it sees, and how far it goes."""
+
+    version: str
+    level: str
+    replayed: str | None = Field(description="The recording shown, when no engine is attached.")
+    engine: dict[str, str | int | bool] | None
+    taps: list[TapStatusModel]
+    inventory: InventoryStatus
+    ingest: IngestStatus
+    recording: RecordingStatus
+    policies: dict[Policy, PolicyMode]
+
+
+class PairModel(BaseModel):
+    """A forecast and what really happened."""
+
+    target: Target
+    subject: str
+    shape_cell: str
+    state: PairState
+    made_seconds: float
+    starts_seconds: float
+    p50_seconds: float
+    low_seconds: float
+    high_seconds: float
+    nominal_coverage: float
+    actual_seconds: float | None
+    signed_error_seconds: float | None
+    covered: bool | None
+    bad: bool | None
+    missed: bool
+    model_version: str
+    leans_on_degraded: bool
+
+    @classmethod
+    def of(cls, pair: Pair) -> PairModel:
+        """A pair as the API shows it."""
+        forecast = pair.forecast
+        return cls(
+            target=forecast.target,
+            subject=forecast.subject,
+            shape_cell=forecast.shape_cell,
+            state=pair.state,
+            made_seconds=forecast.made_seconds,
+            starts_seconds=forecast.starts_seconds,
+            p50_seconds=forecast.p50_seconds,
+            low_seconds=forecast.low_seconds,
+            high_seconds=forecast.high_seconds,
+            nominal_coverage=forecast.nominal_coverage,
+            actual_seconds=pair.actual_seconds,
+            signed_error_seconds=pair.signed_error_seconds,
+            covered=pair.covered,
+            bad=pair.bad,
+            missed=pair.missed,
+            model_version=forecast.model_version,
+            leans_on_degraded=forecast.leans_on_degraded,
+        )

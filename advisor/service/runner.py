@@ -1,0 +1,156 @@
+"""`kvready serve`: everything composed once, in the order in which data flows, and taken down."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.service.app import create_app
+from kvready.advisor.service.sidecar import Sidecar
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.taps import build_taps
+from kvready.advisor.settings import Settings
+from kvready.advisor.version import VERSION
+from kvready.collectors.errors import ServiceError
+from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
+
+MAX_CONNECTIONS = 64
+GRACE_SECONDS = 2
+BACKLOG = 64
+
+Say = Callable[[str], None]
+
+
+def serve(settings: Settings, say: Say) -> None:
+    """Attach, answer, and go on until SIGTERM or SIGINT; then flush the recording."""
+    with listening(settings) as listener, attached(settings) as sidecar:
+        taps = ", ".join(collector.name for collector in sidecar.collectors)
+        say(f"taps: {taps}")
+        answer(sidecar, listener, say)
+
+
+def record(settings: Settings, seconds: float | None, say: Say) -> Sidecar:
+    """Attach and keep what is seen, without an API; returns the stopped sidecar."""
+    over = threading.Event()
+    with attached(settings) as sidecar, _signals(over.set):
+        sidecar.on_fault = over.set
+        say(f"recording to {settings.recording.path}")
+        over.wait(seconds)
+    _raise_fault(sidecar)
+    return sidecar
+
+
+def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
+    """Run the API over a started sidecar until a signal comes or a thread fails."""
+    config = uvicorn.Config(
+        create_app(sidecar),
+        log_level=logging.WARNING,
+        access_log=False,
+        lifespan="off",
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = _Server(config)
+
+    def end() -> None:
+        server.should_exit = True
+
+    sidecar.on_fault = end
+    host, port = listener.getsockname()[:2]
+    say(f"serving on http://{host}:{port}")
+    with _signals(end):
+        server.run(sockets=[listener])
+    _raise_fault(sidecar)
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[socket.socket]:
+    """The API's socket, bound. Raises `ServiceError` that names the fix."""
+    api = settings.api
+    family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((api.host, api.port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise ServiceError(
+                f"cannot listen on {api.host}:{api.port}: {error.strerror or error}; "
+                "stop what uses it, or choose another with --port or --host"
+            ) from None
+        yield listener
+
+
+@contextmanager
+def attached(settings: Settings) -> Iterator[Sidecar]:
+    """A started sidecar, stopped at the end whatever happens."""
+    taps = build_taps(settings.taps)
+    path = settings.recording.path
+    tally = PairTally()
+    sidecar = Sidecar(
+        settings,
+        Pipeline(tally),
+        tally,
+        taps,
+        writer=open_recording(path) if path else None,
+    )
+    try:
+        sidecar.start()
+        yield sidecar
+    finally:
+        sidecar.stop()
+
+
+def open_recording(path: Path) -> RecordingWriter:
+    """A new recording of a real engine."""
+    header = RecordingHeader(
+        provenance=Provenance.REAL, created_wall_seconds=time.time(), kvready_version=VERSION
+    )
+    return RecordingWriter(path, header)
+
+
+def _raise_fault(sidecar: Sidecar) -> None:
+    if sidecar.fault is not None:
+        raise ServiceError(
+            f"a defect stopped the sidecar ({type(sidecar.fault).__name__}: {sidecar.fault}); "
+            "the engine is not affected; restart, and report the log above"
+        ) from sidecar.fault
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers, which end the process by the signal itself."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `_signals`, so that stopping flushes and exits with 0."""
+        yield
+
+
+@contextmanager
+def _signals(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` at SIGTERM and SIGINT; a second one ends the process at once."""
+    asked = False
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            sys.exit(128 + number)
+        asked = True
+        end()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,255 @@
+"""The running sidecar: a thread per tap, one thread that ingests, questions answered in between.
+
+Everything that thinks runs in the ingest thread, so nothing needs a lock. Other threads `ask`:
+their question runs between two batches of records.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from kvready.advisor.service import snapshot
+from kvready.advisor.service.intake import Intake
+from kvready.advisor.service.snapshot import Snapshot
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.taps import Tap
+from kvready.advisor.settings import Settings
+from kvready.collectors.collector import Collector, Coverage, Level
+from kvready.collectors.errors import ServiceError
+from kvready.collectors.recorder import Recorder, Writer
+from kvready.collectors.records import Ingested, TapState
+
+if TYPE_CHECKING:
+    from kvready.advisor.pipeline import Pipeline
+
+POLL_BUDGET_SECONDS = 0.05
+# After a poll that delivered something, a tap's thread lets others run: without it, the API
+# starves under a flood.
+YIELD_SECONDS = 0.0005
+INGEST_BATCH_RECORDS = 512
+MAX_QUESTIONS = 256
+ANSWER_SECONDS = 5.0
+STOP_SECONDS = 5.0
+DRAIN_SECONDS = 30.0  # a full queue takes seconds to ingest
+
+T = TypeVar("T")
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """Where the records came from when no engine is attached."""
+
+    recording: str
+    evidence: str
+    conditions: dict[str, str]
+    damage: str | None = None
+
+
+logger = logging.getLogger(__name__)
+
+
+class Sidecar:
+    """Composes taps, recorder and pipeline. `start`, then `ask`, then `stop` (safe twice)."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: Pipeline,
+        tally: PairTally,
+        taps: Sequence[Tap] = (),
+        writer: Writer | None = None,
+        replayed: Replayed | None = None,
+    ) -> None:
+        self.settings = settings
+        self.pipeline = pipeline
+        self.tally = tally
+        self.replayed = replayed
+        self.collectors = tuple(tap.collector for tap in taps)
+        self.advice = {tap.collector.name: tap.advice for tap in taps}
+        self.fault: BaseException | None = None
+        self.on_fault: Callable[[], None] = lambda: None
+        self.intake = Intake(collector.name for collector in self.collectors)
+        self.recorder = Recorder(
+            # A replay's clock stands still: ticks of this one would age its open forecasts.
+            _ignore if replayed else pipeline.ingest,
+            writer,
+            self.advice,
+            settings.taps.silence_seconds,
+            started_seconds=time.monotonic(),
+        )
+        self._questions: queue.Queue[tuple[Future[Any], Callable[[], Any]]] = queue.Queue(
+            MAX_QUESTIONS
+        )
+        self._stopping = threading.Event()
+        self._taps_stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._ingest = threading.Thread(
+            target=self._guarded, args=(self._ingest_loop,), name="ingest"
+        )
+
+    def start(self) -> None:
+        """Open the taps and begin. Raises `TapError` for an endpoint that can never work."""
+        for collector in self.collectors:
+            collector.start(self.intake.put)
+        self._ingest.start()
+        for collector in self.collectors:
+            thread = threading.Thread(
+                target=self._guarded, args=(self._tap_loop, collector), name=f"tap-{collector.name}"
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the taps, ingest what they delivered, close the recording."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(STOP_SECONDS)
+        self._taps_stopped.set()
+        self.intake.wake()
+        if self._ingest.ident is None:
+            self.recorder.close()  # never started: nobody else will
+        else:
+            self._ingest.join(DRAIN_SECONDS)
+        for collector in self.collectors:
+            collector.stop()
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Run `question` in the ingest thread. Raises `ServiceError` when no answer comes."""
+        future: Future[T] = Future()
+        if not self._ingest.is_alive():
+            raise ServiceError("the sidecar is not running; restart it")
+        try:
+            self._questions.put_nowait((future, question))
+        except queue.Full:
+            raise ServiceError("too many questions at once; ask less often") from None
+        self.intake.wake()
+        try:
+            return future.result(ANSWER_SECONDS)
+        except TimeoutError:
+            future.cancel()
+            raise ServiceError(
+                f"no answer within {ANSWER_SECONDS:g} s; the sidecar is overloaded or stopping"
+            ) from None
+
+    def coverages(self) -> tuple[Coverage, ...]:
+        """What each tap can see now, silent where the recorder judged so. Ingest thread only."""
+        silent = self.recorder.silent_taps()
+        return tuple(
+            msgspec.structs.replace(coverage, state=TapState.SILENT)
+            if coverage.tap in silent and coverage.state is not TapState.CLOSED
+            else coverage
+            for coverage in (collector.coverage() for collector in self.collectors)
+        )
+
+    @property
+    def level(self) -> Level:
+        """How deep the configured taps see; a recording is taken to hold all."""
+        if self.replayed:
+            return Level.OBSERVER
+        levels = (collector.coverage().level for collector in self.collectors)
+        return max(levels, default=Level.METRICS)
+
+    def take_snapshot(self) -> Snapshot:
+        """All metrics' values at one moment. Any thread may call."""
+        return self.ask(self._snapshot)
+
+    def _snapshot(self) -> Snapshot:
+        coverages = self.coverages()
+        return Snapshot(
+            level=self.level,
+            taps=tuple(c.tap for c in coverages),
+            values={
+                **snapshot.own_values(
+                    coverages,
+                    self.recorder,
+                    self.intake,
+                    self.settings.policies,
+                    time.monotonic(),
+                ),
+                **snapshot.pipeline_values(self.pipeline),
+                **snapshot.forecast_values(self.pipeline, self.tally),
+            },
+            histograms=snapshot.error_histograms(self.tally),
+        )
+
+    def _tap_loop(self, collector: Collector) -> None:
+        while not self._stopping.is_set():
+            if collector.poll(POLL_BUDGET_SECONDS):
+                time.sleep(YIELD_SECONDS)
+
+    def _ingest_loop(self) -> None:
+        try:
+            while not self._taps_stopped.is_set():
+                now = time.monotonic()
+                self.intake.wait(max(self.recorder.next_tick_seconds - now, 0.0))
+                self._ingest_once()
+            while self._ingest_once():
+                pass
+        finally:
+            self.recorder.close()
+            self._refuse_questions()
+
+    def _ingest_once(self) -> int:
+        """Ingest what is queued, in batches, with ticks and answers in between."""
+        total = 0
+        while True:
+            now = time.monotonic()
+            self.recorder.advance(now, time.time())
+            for tap, count in self.intake.new_drops().items():
+                self.recorder.dropped(tap, count, now)
+            taken = 0
+            received_seconds = now
+            for record, received_seconds, tap in self.intake.drain(INGEST_BATCH_RECORDS):
+                self.recorder.take(record, received_seconds, tap)
+                taken += 1
+            if taken:
+                self.intake.lag_seconds = max(time.monotonic() - received_seconds, 0.0)
+            self._answer_questions()
+            total += taken
+            if taken < INGEST_BATCH_RECORDS:
+                return total
+
+    def _answer_questions(self) -> None:
+        for _ in range(MAX_QUESTIONS):
+            try:
+                future, question = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(question())
+            except Exception as error:  # noqa: BLE001 - the asker gets it, whatever it is
+                future.set_exception(error)
+
+    def _refuse_questions(self) -> None:
+        while True:
+            try:
+                future, _ = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                future.set_exception(ServiceError("the sidecar is stopping"))
+            except InvalidStateError:
+                continue  # the asker gave up first
+
+    def _guarded(self, loop: Callable[..., None], *arguments: object) -> None:
+        """Run a thread's loop; what it raises is a defect that ends the whole sidecar."""
+        try:
+            loop(*arguments)
+        except Exception as error:
+            logger.exception("a thread of the sidecar failed")
+            self.fault = error
+            self._stopping.set()
+            self.on_fault()
+
+
+def _ignore(item: Ingested) -> None:
+    """Nothing follows from the recorder's own ticks while a recording is shown."""

@@ -1,0 +1,181 @@
+"""The values of all metrics at one moment, read from the parts that own them.
+
+Runs in the ingest thread between two records, so that every value belongs to the same moment.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvready.advisor.ledger import PairState
+from kvready.advisor.service import vitals
+from kvready.advisor.service.catalogue import PREFIX, SETTLED
+from kvready.advisor.settings import Policy, PolicySettings
+from kvready.advisor.version import VERSION
+from kvready.collectors.collector import Coverage, Level
+from kvready.collectors.records import Tier
+
+if TYPE_CHECKING:
+    from kvready.advisor.pipeline import Pipeline
+    from kvready.advisor.service.intake import Intake
+    from kvready.advisor.service.tally import PairTally
+    from kvready.collectors.recorder import Recorder
+
+Children = Mapping[tuple[str, ...], float]
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """One histogram child: observations per bucket, the last beyond all bounds, and their sum."""
+
+    counts: tuple[int, ...]
+    total: float
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All values. A child that is not named is zero, or absent where the catalogue says so."""
+
+    level: Level
+    taps: tuple[str, ...]
+    values: dict[str, Children]
+    histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
+
+
+def own_values(
+    coverages: tuple[Coverage, ...],
+    recorder: Recorder,
+    intake: Intake,
+    policies: PolicySettings,
+    now_seconds: float,
+) -> dict[str, Children]:
+    """The sidecar's own metrics."""
+    recording = recorder.recording
+    values: dict[str, Children] = {
+        "build_info": {(VERSION, platform.python_version()): 1},
+        "policy_mode": {(policy, getattr(policies, policy)): 1 for policy in Policy},
+        "tap_state": {(c.tap, c.state): 1 for c in coverages},
+        "tap_messages_total": {(c.tap,): c.messages for c in coverages},
+        "tap_records_total": {(c.tap,): c.records for c in coverages},
+        "tap_gaps_total": {(c.tap,): c.gaps for c in coverages},
+        "tap_decode_errors_total": {(c.tap,): c.decode_errors for c in coverages},
+        "tap_dropped_total": {(c.tap,): c.dropped for c in coverages},
+        "tap_quiet_seconds": {
+            (c.tap,): max(now_seconds - c.last_received_seconds, 0.0)
+            for c in coverages
+            if c.last_received_seconds is not None
+        },
+        "ingest_records_total": {(kind,): count for kind, count in recorder.kinds.items()},
+        "ingest_dropped_total": {(tap,): count for tap, count in intake.dropped.items()},
+        "ingest_queue_records": {(): len(intake)},
+        "ingest_lag_seconds": {(): intake.lag_seconds},
+        "recording_active": {(): float(recording.active)},
+        "recording_records_total": {(): recording.records},
+        "recording_bytes_total": {(): recording.written_bytes},
+        "recording_failures_total": {(): recording.failures},
+        "process_cpu_seconds_total": {(): vitals.cpu_seconds()},
+        "process_resident_memory_bytes": {(): vitals.resident_bytes()},
+    }
+    return _named(values)
+
+
+def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
+    """What the pipeline counted."""
+    totals = pipeline.totals
+    values: dict[str, Children] = {
+        "inventory_blocks": {(tier,): pipeline.inventory.live_blocks(tier) for tier in Tier},
+        "inventory_degraded": {(): float(pipeline.inventory.degraded)},
+        "arrivals_total": {(): totals.arrivals},
+        "requests_total": {(outcome,): count for outcome, count in totals.requests.items()},
+        "first_tokens_total": {(): totals.first_tokens},
+        "batches_total": {(): totals.batches},
+        "batch_seconds_total": {(): totals.batch_seconds},
+        "request_wait_seconds_total": {
+            (state,): seconds for state, seconds in totals.wait_seconds.items()
+        },
+        "request_unattributed_seconds_total": {(): totals.unattributed_seconds},
+        "prompt_tokens_total": {(): totals.prompt_tokens},
+        "prompt_source_tokens_total": {
+            ("hbm",): totals.hbm_hit_tokens,
+            ("loaded",): totals.loaded_tokens,
+            ("computed",): totals.computed_tokens,
+        },
+        "nominal_hit_tokens_total": {(): totals.nominal_hit_tokens},
+        "in_time_hit_tokens_total": {(): totals.in_time_hit_tokens},
+        "worthwhile_hit_tokens_total": {(): totals.worthwhile_hit_tokens},
+        "lost_hit_tokens_total": {(): totals.lost_hit_tokens},
+        "delay_hit_tokens_total": {(): totals.delay_hit_tokens},
+        "duplicate_prefill_tokens_total": {(): totals.duplicate_prefill_tokens},
+        "delay_hits_total": {(state,): count for state, count in totals.delay_hits.items()},
+        "in_time_hits_total": {(): totals.in_time_hits},
+        "late_hits_total": {(): totals.late_hits},
+        "worthwhile_hits_total": {(): totals.worthwhile_hits},
+        "unknown_residency_total": {(): totals.unknown_residency},
+        "copies_total": _by_direction(totals.copies),
+        "copy_bytes_total": _by_direction(totals.copy_bytes),
+        "copy_seconds_total": _by_direction(totals.copy_seconds),
+        "exposed_load_seconds_total": {(): totals.exposed_load_seconds},
+        "hidden_load_seconds_total": {(): totals.hidden_load_seconds},
+        "forecasts_open": {(): pipeline.ledger.open_count},
+    }
+    engine = pipeline.engine
+    if engine is not None:
+        identity = (engine.engine, engine.engine_version, engine.model, str(engine.overlap))
+        values["engine_info"] = {identity: 1}
+    return _named(values)
+
+
+def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]:
+    """What became of the forecasts."""
+    targets = tally.targets.items()
+    settled = SETTLED.values
+    return _named(
+        {
+            "forecasts_total": {
+                (target, state): sums.states[PairState(state)]
+                for target, sums in targets
+                for state in settled
+            },
+            "forecast_bad_total": {(target,): sums.bad for target, sums in targets},
+            "forecast_missed_total": {
+                (target,): count for target, count in pipeline.ledger.missed.items()
+            },
+            "forecast_interval_total": {
+                (target, outcome): count
+                for target, sums in targets
+                for outcome, count in sums.outcomes.items()
+            },
+            "forecast_predicted_seconds_total": {
+                (target,): sums.predicted_seconds for target, sums in targets
+            },
+            "forecast_observed_seconds_total": {
+                (target,): sums.observed_seconds for target, sums in targets
+            },
+            "forecast_under_seconds_total": {
+                (target,): sums.under_seconds for target, sums in targets
+            },
+            "forecast_over_seconds_total": {
+                (target,): sums.over_seconds for target, sums in targets
+            },
+        }
+    )
+
+
+def error_histograms(tally: PairTally) -> dict[str, dict[tuple[str, ...], Histogram]]:
+    """The error of paired forecasts, by target."""
+    return {
+        f"{PREFIX}forecast_error_ratio": {
+            (target,): Histogram(tuple(sums.ratio_counts), sums.ratio_sum)
+            for target, sums in tally.targets.items()
+        }
+    }
+
+
+def _by_direction(moved: Mapping[tuple[Tier, Tier], float]) -> Children:
+    return {(source, destination): value for (source, destination), value in moved.items()}
+
+
+def _named(values: dict[str, Children]) -> dict[str, Children]:
+    return {PREFIX + name: children for name, children in values.items()}

@@ -1,0 +1,204 @@
+"""The recorder: gives each record its place in ingest order, and time a record of its own.
+
+Everything downstream consumes what leaves here, single-threaded. A `Tick` each second makes
+silence and stalls part of the order, so that a replay sees them too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from kvready.collectors.records import AnyRecord, Ingested, TapEvent, TapState, TapStatus, Tick
+
+TICK_SECONDS = 1.0
+MAX_TICKS_AT_ONCE = 5  # a process that slept longer skips ticks rather than write a burst
+RECORDER_TAP = "recorder"
+
+logger = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """What keeps records. `write` and `flush` raise OSError when the disk refuses."""
+
+    written_bytes: int
+
+    def write(self, item: Ingested) -> bool: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RecordingState:
+    """What became of the recording, counted."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.records = 0
+        self.written_bytes = 0
+        self.failures = 0
+        self.problem = ""
+
+
+class Recorder:
+    """Stamps, keeps and forwards records; calls must come from one thread.
+
+    `taps` are the taps that ought to speak, each with what to check when it does not.
+    A disk that refuses ends the recording, is counted and named in `recording.problem`; records
+    are forwarded all the same.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Ingested], None],
+        writer: Writer | None = None,
+        taps: Mapping[str, str] | None = None,
+        silence_seconds: float = 30.0,
+        started_seconds: float = 0.0,
+    ) -> None:
+        self.ingested = 0
+        self.kinds: dict[str, int] = {}
+        self.recording = RecordingState()
+        self.recording.active = writer is not None
+        self._forward = forward
+        self._writer = writer
+        self._silence_seconds = silence_seconds
+        self._next_tick_seconds = started_seconds
+        # None until a tap's first record: what never spoke is told apart from what fell silent.
+        self._last_spoke: dict[str, float | None] = dict.fromkeys(taps or {})
+        self._advice = dict(taps or {})
+        self._started_seconds = started_seconds
+        self._silent: set[str] = set()
+
+    def take(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
+        """Give one record its number, keep it, forward it."""
+        if not isinstance(record, TapStatus | Tick):
+            self._last_spoke[tap] = received_seconds
+            if tap in self._silent:
+                self._silent.remove(tap)
+                self._stamp(_status(tap, TapEvent.HEALED, TapState.LIVE), received_seconds, tap)
+        self._stamp(record, received_seconds, tap)
+
+    def dropped(self, tap: str, count: int, now_seconds: float) -> None:
+        """Say that a full queue cost records, so that replays know it too."""
+        status = TapStatus(
+            tap=tap,
+            rank=0,
+            event=TapEvent.DROPPED,
+            state=TapState.DEGRADED,
+            count=count,
+            detail="records came faster than they were ingested",
+        )
+        self._stamp(status, now_seconds, tap)
+
+    def advance(self, now_seconds: float, now_wall_seconds: float) -> None:
+        """Write the tick that is due, and say which taps fell silent."""
+        if now_seconds < self._next_tick_seconds:
+            return
+        self._next_tick_seconds += TICK_SECONDS
+        if now_seconds - self._next_tick_seconds > MAX_TICKS_AT_ONCE * TICK_SECONDS:
+            self._next_tick_seconds = now_seconds + TICK_SECONDS
+        self._stamp(
+            Tick(tick_seconds=now_seconds, tick_wall_seconds=now_wall_seconds),
+            now_seconds,
+            RECORDER_TAP,
+        )
+        self._look_for_silence(now_seconds)
+        self._keep_safe()
+
+    def close(self) -> None:
+        """Flush and close the recording. Safe twice."""
+        writer, self._writer = self._writer, None
+        self.recording.active = False
+        if writer is not None:
+            try:
+                writer.close()
+            except OSError as error:
+                self._refused(error)
+            self.recording.written_bytes = writer.written_bytes
+
+    @property
+    def next_tick_seconds(self) -> float:
+        """When `advance` has something to do."""
+        return self._next_tick_seconds
+
+    def silent_taps(self) -> dict[str, str]:
+        """What is known of each silent tap."""
+        return {
+            tap: "went silent" if self._last_spoke[tap] is not None else "has said nothing so far"
+            for tap in sorted(self._silent)
+        }
+
+    def _look_for_silence(self, now_seconds: float) -> None:
+        """A tap is silent that never spoke in time, or that stopped while another goes on.
+
+        When all stop together the engine is idle, which is not a fault of any tap.
+        """
+        latest = max((at for at in self._last_spoke.values() if at is not None), default=None)
+        for tap, at in self._last_spoke.items():
+            if tap in self._silent or tap == RECORDER_TAP:
+                continue
+            never = at is None and now_seconds - self._started_seconds >= self._silence_seconds
+            stopped = at is not None and latest is not None and latest - at >= self._silence_seconds
+            if not (never or stopped):
+                continue
+            self._silent.add(tap)
+            what = "nothing has arrived" if never else "it stopped while other taps go on"
+            detail = f"{what} for {self._silence_seconds:g} s"
+            if self._advice.get(tap):
+                detail += f"; check {self._advice[tap]}"
+            logger.warning("tap %s: %s", tap, detail)
+            status = _status(tap, TapEvent.SILENT, TapState.SILENT, detail)
+            self._stamp(status, now_seconds, tap)
+
+    def _stamp(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
+        item = Ingested(
+            ingest=self.ingested, received_seconds=received_seconds, tap=tap, record=record
+        )
+        self.ingested += 1
+        kind = str(record.__struct_config__.tag)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        if self._writer is not None:
+            self._keep(self._writer, item)
+        self._forward(item)
+
+    def _keep(self, writer: Writer, item: Ingested) -> None:
+        try:
+            if writer.write(item):
+                self.recording.records += 1
+                return
+        except OSError as error:
+            self._refused(error)
+            return
+        self.recording.problem = "the recording reached its size limit; start a new one"
+        self._end()
+
+    def _keep_safe(self) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+                self.recording.written_bytes = self._writer.written_bytes
+            except OSError as error:
+                self._refused(error)
+
+    def _refused(self, error: OSError) -> None:
+        self.recording.problem = (
+            f"recording stopped: {error.strerror or error}; free some space and restart"
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self.recording.failures += 1
+        self.recording.active = False
+        logger.warning("%s", self.recording.problem)
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except OSError:
+                # The disk that refused a write refuses the last flush too; it is counted above.
+                self.recording.failures += 1
+
+
+def _status(tap: str, event: TapEvent, state: TapState, detail: str = "") -> TapStatus:
+    return TapStatus(tap=tap, rank=0, event=event, state=state, detail=detail)
