@@ -76,11 +76,14 @@ class HitAccount:
         if not arrived.block_hashes or not arrived.block_tokens:
             self._totals.unknown_residency += 1
             return
-        resident_blocks = self._inventory.tier_prefix(arrived.block_hashes).blocks
+        prefix = self._inventory.tier_prefix(arrived.block_hashes)
+        resident_blocks = prefix.blocks
         # One token is always computed, so a prompt can never be found whole.
         findable_blocks = (arrived.prompt_tokens - 1) // arrived.block_tokens
         state.nominal_tokens = min(resident_blocks, findable_blocks) * arrived.block_tokens
         self._totals.nominal_hit_tokens += state.nominal_tokens
+        hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
+        state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
         self._note_delay_hit(state, resident_blocks)
         self.pending.promise(arrived.block_hashes[resident_blocks:], arrived.request_id)
 

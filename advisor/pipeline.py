@@ -130,7 +130,7 @@ class Pipeline:
         self.forecaster.batch_planned(batch, moment)
 
     def _batch_finished(self, record: BatchFinished, moment: Moment) -> None:
-        self.steps.finish(record.duration_seconds)
+        self.steps.finish(record)
         self.totals.batches += 1
         self.totals.batch_seconds += record.duration_seconds
         batch = self.forecaster.batch_finished(record, moment)

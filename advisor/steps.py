@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 
 import msgspec
 
 from kvready.advisor.waits import Interval
-from kvready.collectors.records import BatchPlanned, EngineDescribed
+from kvready.collectors.records import BatchFinished, BatchPlanned, EngineDescribed
 
 MAX_REMEMBERED_STEPS = 4_096
 MEDIAN_WINDOW = 256
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
-    """One batch: when it was planned, and whether another request would have fitted."""
+class Step(msgspec.Struct, gc=False):
+    """One batch: when it ran, and whether another request would have fitted."""
 
+    number: int
     planned_seconds: float
     has_room: bool
+    finished_seconds: float = math.inf
 
 
 class StepTimeline:
@@ -36,11 +39,15 @@ class StepTimeline:
         full = (token_limit and tokens >= token_limit) or (
             request_limit and len(batch.members) >= request_limit
         )
-        self._steps.append(Step(batch.planned_seconds, not full))
+        self._steps.append(Step(batch.step, batch.planned_seconds, not full))
 
-    def finish(self, duration_seconds: float) -> None:
-        """Note how long a batch took."""
-        self._durations.append(duration_seconds)
+    def finish(self, record: BatchFinished) -> None:
+        """Note when a batch ended and how long it took."""
+        self._durations.append(record.duration_seconds)
+        for step in reversed(self._steps):  # the newest few: batches end in order
+            if step.number == record.step:
+                step.finished_seconds = record.finished_seconds
+                return
 
     @property
     def median_step_seconds(self) -> float:
@@ -50,8 +57,8 @@ class StepTimeline:
     def seconds_with_room(self, span: Interval) -> float:
         """Seconds of `span` in which the scheduler could have run one more request.
 
-        A batch's room stands until the next one is planned. Before the first remembered batch, and
-        while nothing runs, there is room.
+        A batch's room stands while it runs and until the next one is planned; while nothing runs,
+        and before the first remembered batch, there is room.
         """
         exposed = 0.0
         end = span.end_seconds
@@ -59,7 +66,11 @@ class StepTimeline:
             if end <= span.begin_seconds:
                 return exposed
             begin = max(step.planned_seconds, span.begin_seconds)
-            if begin < end:
-                exposed += (end - begin) if step.has_room else 0.0
-                end = begin
+            if begin >= end:
+                continue
+            busy_end = min(max(step.finished_seconds, begin), end)
+            exposed += end - busy_end
+            if step.has_room:
+                exposed += busy_end - begin
+            end = begin
         return exposed + max(0.0, end - span.begin_seconds)
