@@ -1,0 +1,66 @@
+"""Publishes what a mover does, from the worker process that moves.
+
+Named in the engine's configuration, beside the host tier that it observes:
+`"transfer_observer": "kvready.collectors.engine.transfers:observer"`.
+"""
+
+from __future__ import annotations
+
+from kvready.collectors.engine.publisher import RecordPublisher, observer_folder
+from kvready.collectors.records import CopyMethod, LoadFinished, LoadStarted, Tier
+
+MOVER_ROLE = "mover"
+
+
+def observer(rank: int) -> TransferPublisher | None:
+    """The publisher of this worker; None while observing is off."""
+    folder = observer_folder()
+    return None if folder is None else TransferPublisher(RecordPublisher(folder, MOVER_ROLE, rank))
+
+
+class TransferPublisher:
+    """Turns a mover's calls into records with exact times."""
+
+    def __init__(self, publisher: RecordPublisher) -> None:
+        self._publisher = publisher
+        publisher.open()
+
+    def started(self, load_id: int, is_load: bool, started_seconds: float) -> None:
+        """A copy was taken up."""
+        source, destination = _tiers(is_load)
+        self._publisher.publish([LoadStarted(load_id, source, destination, started_seconds)])
+
+    def finished(
+        self,
+        load_id: int,
+        is_load: bool,
+        started_seconds: float,
+        ready_seconds: float,
+        payload_bytes: int,
+        fragments: int,
+        method: str,
+    ) -> None:
+        """A copy became usable at its destination."""
+        source, destination = _tiers(is_load)
+        self._publisher.publish(
+            [
+                LoadFinished(
+                    load_id=load_id,
+                    source=source,
+                    destination=destination,
+                    started_seconds=started_seconds,
+                    ready_seconds=ready_seconds,
+                    payload_bytes=payload_bytes,
+                    fragments=fragments,
+                    method=CopyMethod(method),
+                )
+            ]
+        )
+
+    def close(self) -> None:
+        """The mover ends."""
+        self._publisher.close()
+
+
+def _tiers(is_load: bool) -> tuple[Tier, Tier]:
+    return (Tier.HOST, Tier.HBM) if is_load else (Tier.HBM, Tier.HOST)

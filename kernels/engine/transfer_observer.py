@@ -1,0 +1,55 @@
+"""The seam through which a mover tells someone when its copies start and end.
+
+Kernels know nothing of collectors: whoever wants the times names a factory by dotted path in the
+engine's own configuration, and the mover calls it once per worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+OBSERVER_SETTING = "transfer_observer"
+
+
+class TransferObserver(Protocol):
+    """Told of each copy, from the thread that makes it. Times are seconds of CLOCK_MONOTONIC."""
+
+    def started(self, load_id: int, is_load: bool, started_seconds: float) -> None:
+        """A copy was taken up; `is_load` means towards HBM."""
+        ...
+
+    def finished(
+        self,
+        load_id: int,
+        is_load: bool,
+        started_seconds: float,
+        ready_seconds: float,
+        payload_bytes: int,
+        fragments: int,
+        method: str,
+    ) -> None:
+        """A copy became usable at its destination."""
+        ...
+
+    def close(self) -> None:
+        """The mover ends. Safe twice."""
+        ...
+
+
+def load_observer(dotted_path: str | None, rank: int) -> TransferObserver | None:
+    """Call the factory at `package.module:name` with this worker's rank; None: nobody asked."""
+    if not dotted_path:
+        return None
+    module_name, colon, name = dotted_path.partition(":")
+    try:
+        if not colon:
+            raise ImportError("no colon between module and name")
+        factory = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{OBSERVER_SETTING}={dotted_path!r} in kv_connector_extra_config cannot be loaded "
+            f"({error}); write it as package.module:factory, or remove it"
+        ) from error
+    observer: TransferObserver | None = factory(rank)
+    return observer
