@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kvready.advisor.fitting import OnlineFit
 from kvready.collectors.records import BatchMember
 
-REFIT_EVERY = 16
+REFIT_EVERY = 16  # observations; each of the first 16 refits at once
 MODEL = "compute-nnls-1"
 
 # Where the fit starts before any batch was seen: order-of-magnitude costs of a small model on a
@@ -91,6 +91,6 @@ class ComputeModel:
         if actual_seconds <= 0.0:
             return
         self._fit.learn(batch_features(members), actual_seconds)
-        if self._fit.observations % REFIT_EVERY == 0:
+        if self._fit.observations <= REFIT_EVERY or self._fit.observations % REFIT_EVERY == 0:
             self._fit.solve()
             self._refits += 1

@@ -17,9 +17,9 @@ RELATIVE_TOLERANCE = 1e-9
 class OnlineFit:
     """y ~ coefficients . features, forgetting with a half-life counted in observations.
 
-    `prior` is where the coefficients stand before evidence. Afterwards only their proportions count,
-    with the weight of `prior_observations` typical ones: they are scaled to this machine's pace, so
-    that a feature never seen keeps a sane value on a machine ten times slower.
+    `prior` is where the coefficients stand before evidence. Afterwards only their proportions
+    count, with the weight of `prior_observations` typical ones: they are scaled to this machine's
+    pace, so that a feature never seen keeps a sane value on a machine ten times slower.
     """
 
     def __init__(
@@ -67,9 +67,7 @@ class OnlineFit:
             moved = 0.0
             for i in range(self.size):
                 row = self._gram[i]
-                others = sum(
-                    row[j] * self.coefficients[j] for j in range(self.size) if j != i
-                )
+                others = sum(row[j] * self.coefficients[j] for j in range(self.size) if j != i)
                 pull = self._moment[i] + weights[i] * pace * self._prior[i] - others
                 value = max(0.0, pull / (row[i] + weights[i]))
                 scale = max(value, self.coefficients[i])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kvready.advisor.compute import ComputeModel
 from kvready.advisor.intervals import RollingRange
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
-from kvready.advisor.readiness import Mover
+from kvready.advisor.readiness import Direction, Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
 from kvready.advisor.rollforward import ASSUMED_OUTPUT_TOKENS, Job, Limits, first_token_seconds
 from kvready.collectors.records import (
@@ -184,12 +184,14 @@ class Forecaster:
     # -----------------------------------------------------------------------------------------
 
     def _mover_backlog_seconds(self, until: Copy) -> float:
-        """Work that the mover took on before this copy and has not finished."""
+        """Work in the same direction that the mover took on before this copy and has not done."""
         now = until.decided.decided_seconds
         backlog = 0.0
         for copy in self._requests.copies.values():
             if copy is until:
                 break
+            if _direction(copy) != _direction(until):
+                continue
             service = self.mover.service_seconds(copy.decided)
             if copy.started_seconds is not None:
                 service = max(0.0, service - (now - copy.started_seconds))
@@ -211,7 +213,7 @@ class Forecaster:
         )
 
     def _job(self, state: RequestState, moment: Moment) -> Job:
-        """A request as the roll-forward sees it; a waiting one is credited with what it will find."""
+        """A request as the roll-forward sees it, waiting ones credited with what they will find."""
         assert self.engine is not None
         arrived = state.arrived
         output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
@@ -256,7 +258,11 @@ class Forecaster:
             fragments=tokens // self.engine.block_tokens * self.engine.host_fragments_per_block,
             decided_seconds=0.0,
         )
-        queued = sum(self.mover.service_seconds(c.decided) for c in self._requests.copies.values())
+        queued = sum(
+            self.mover.service_seconds(copy.decided)
+            for copy in self._requests.copies.values()
+            if copy.decided.destination is Tier.HBM
+        )
         return queued + self.mover.service_seconds(load)
 
     def _write(
@@ -295,6 +301,10 @@ class Forecaster:
             return
         self._ranges[target].learn(pair.forecast.p50_seconds, actual_seconds)
         self._on_pair(pair)
+
+
+def _direction(copy: Copy) -> Direction:
+    return copy.decided.source, copy.decided.destination
 
 
 def _octave(quantity: int) -> str:

@@ -135,21 +135,23 @@ class Ledger:
         heapq.heappush(self._deadlines, (deadline, forecast.forecast_id, key))
         return evicted
 
-    def pair(
-        self, target: Target, subject: str, actual_seconds: float, ingest: int
-    ) -> Pair | None:
+    def pair(self, target: Target, subject: str, actual_seconds: float, ingest: int) -> Pair | None:
         """Close a forecast with its outcome, once. None when there is no open forecast."""
         entry = self._open.pop((target, subject), None)
         if entry is None:
             return None
         outcome_seconds = entry.forecast.starts_seconds + actual_seconds
         late = outcome_seconds <= entry.forecast.made_seconds
-        return self._close(entry, PairState.LATE if late else PairState.PAIRED, actual_seconds, ingest)
+        return self._close(
+            entry, PairState.LATE if late else PairState.PAIRED, actual_seconds, ingest
+        )
 
     def censor(self, target: Target, subject: str, ingest: int) -> Pair | None:
         """Close a forecast whose subject was aborted."""
         entry = self._open.pop((target, subject), None)
-        return entry and self._close(entry, PairState.CENSORED, None, ingest)
+        if entry is None:
+            return None
+        return self._close(entry, PairState.CENSORED, None, ingest)
 
     def expire(self, now_seconds: float) -> None:
         """Turn every open forecast whose age passed its upper bound into a miss."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kvready.advisor.fitting import OnlineFit
 from kvready.collectors.records import LoadDecided, Tier
 
-REFIT_EVERY = 4
+REFIT_EVERY = 4  # observations; each of the first 4 refits at once
 MODEL = "load-alpha-beta-1"
 
 # A generic link: what one per-page copy and one byte cost before this machine has been measured.
@@ -64,7 +64,7 @@ class LoadModel:
         if actual_seconds <= 0.0:
             return
         self._fit.learn((1.0, nominal_seconds(payload_bytes, fragments)), actual_seconds)
-        if self._fit.observations % REFIT_EVERY == 0:
+        if self._fit.observations <= REFIT_EVERY or self._fit.observations % REFIT_EVERY == 0:
             self._fit.solve()
             self._refits += 1
 

@@ -104,7 +104,9 @@ def _hits(hits: Hits) -> Table:
     def row(name: str, tokens: int, note: str = "") -> None:
         table.add_row(name, f"{tokens:,}", Text(note, style="dim"))
 
-    ratio = "unknown" if hits.in_time_ratio is None else f"{hits.in_time_ratio:.1%} of prompt tokens"
+    ratio = (
+        "unknown" if hits.in_time_ratio is None else f"{hits.in_time_ratio:.1%} of prompt tokens"
+    )
     row("prompt", hits.prompt_tokens, f"{hits.requests} requests reached their first token")
     row("nominal hit", hits.nominal_tokens, "resident in some tier at arrival")
     row("in time", hits.in_time_tokens, f"{hits.in_time_hits} hits; {ratio}")

@@ -80,7 +80,8 @@ class RequestState:
 
     def timeline(self, end_seconds: float) -> Timeline:
         """The facts that the wait split needs, up to `end_seconds`."""
-        loads, fetches = [], []
+        loads: list[Interval] = []
+        fetches: list[Interval] = []
         for begin, copy in self._needed_since():
             end = copy.ready_seconds if copy.ready_seconds is not None else end_seconds
             into_hbm = copy.decided.destination is Tier.HBM

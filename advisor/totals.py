@@ -41,9 +41,7 @@ class Totals:
         self.batches = 0
         self.batch_seconds = 0.0
 
-    def add_copy(
-        self, source: Tier, destination: Tier, payload_bytes: int, seconds: float
-    ) -> None:
+    def add_copy(self, source: Tier, destination: Tier, payload_bytes: int, seconds: float) -> None:
         """One finished copy: its bytes and the mover's busy time."""
         key = (source, destination)
         self.copies[key] = self.copies.get(key, 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -54,7 +55,7 @@ def split_wait(timeline: Timeline) -> dict[WaitState, float]:
             cuts.update((span.begin_seconds, span.end_seconds))
     inside = sorted(c for c in cuts if timeline.arrived_seconds <= c <= timeline.end_seconds)
     seconds: dict[WaitState, float] = {}
-    for begin, end in zip(inside, inside[1:]):
+    for begin, end in itertools.pairwise(inside):
         state = _state_at(timeline, begin)
         seconds[state] = seconds.get(state, 0.0) + (end - begin)
     return seconds
@@ -73,7 +74,7 @@ def _state_at(timeline: Timeline, instant_seconds: float) -> WaitState:
         return WaitState.PREFILL
     copies = (*timeline.loads, *timeline.fetches)
     was_dispatched = any(span.begin_seconds <= instant_seconds for span in timeline.computing)
-    if copies and not was_dispatched:
-        if all(span.end_seconds <= instant_seconds for span in copies):
-            return WaitState.READY
+    all_usable = all(span.end_seconds <= instant_seconds for span in copies)
+    if copies and all_usable and not was_dispatched:
+        return WaitState.READY
     return WaitState.QUEUE

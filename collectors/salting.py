@@ -18,12 +18,17 @@ from kvready.collectors.records import (
     BatchPlanned,
     BlocksRemoved,
     BlocksStored,
+    FirstToken,
+    LoadDecided,
     RequestArrived,
+    RequestDeferred,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
     TapStatus,
 )
 
 MAX_REMEMBERED_IDS = 1 << 20
-
 
 
 class Salter:
@@ -44,6 +49,7 @@ class Salter:
                     extra_key_hashes=self._hashes(record.extra_key_hashes),
                     content_keys=self._hashes(record.content_keys),
                     session_hash=self._maybe_hash(record.session_hash),
+                    adapter=self._identifier(record.adapter) if record.adapter else None,
                 )
             case BlocksRemoved():
                 return msgspec.structs.replace(
@@ -64,14 +70,19 @@ class Salter:
                 )
             case TapStatus():
                 return msgspec.structs.replace(record, detail="")
-            case _ if hasattr(record, "request_id"):
-                return self._renamed(record)
-        return record
-
-    def _renamed(self, record: AnyRecord) -> AnyRecord:
-        return msgspec.structs.replace(
-            record, request_id=self._identifier(getattr(record, "request_id"))
-        )
+            case (
+                LoadDecided()
+                | RequestDeferred()
+                | RequestScheduled()
+                | RequestPreempted()
+                | FirstToken()
+                | RequestFinished()
+            ):
+                return msgspec.structs.replace(
+                    record, request_id=self._identifier(record.request_id)
+                )
+            case _:
+                return record
 
     def _member(self, member: BatchMember) -> BatchMember:
         return msgspec.structs.replace(member, request_id=self._identifier(member.request_id))

@@ -69,13 +69,24 @@ class Story:
         self.pipeline.ingest(item)
 
     def stored(
-        self, seconds: float, hashes: Sequence[int], parent: int | None = None, tier: Tier = Tier.HBM
+        self,
+        seconds: float,
+        hashes: Sequence[int],
+        parent: int | None = None,
+        tier: Tier = Tier.HBM,
     ) -> None:
         self._sequence += 1
         self.tell(
             seconds,
             BlocksStored(
-                "e", 0, self._sequence, WALL_OFFSET + seconds, tier, tuple(hashes), parent, BLOCK_TOKENS
+                "e",
+                0,
+                self._sequence,
+                WALL_OFFSET + seconds,
+                tier,
+                tuple(hashes),
+                parent,
+                BLOCK_TOKENS,
             ),
             tap="e",
         )
@@ -105,7 +116,14 @@ class Story:
         self.tell(
             decided,
             LoadDecided(
-                load_id, name, Tier.HOST, Tier.HBM, blocks * BLOCK_TOKENS, payload, blocks * 32, decided
+                load_id,
+                name,
+                Tier.HOST,
+                Tier.HBM,
+                blocks * BLOCK_TOKENS,
+                payload,
+                blocks * 32,
+                decided,
             ),
         )
         self.tell(decided, LoadStarted(load_id, Tier.HOST, Tier.HBM, decided), "observer-mover-0")

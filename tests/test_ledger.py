@@ -32,7 +32,8 @@ def test_a_forecast_is_paired_once() -> None:
     ledger = Ledger()
     ledger.write(forecast(ledger))
     first = ledger.pair(Target.TTFT, "r1", 1.5, 2)
-    assert first is not None and first.state is PairState.PAIRED
+    assert first is not None
+    assert first.state is PairState.PAIRED
     assert first.signed_error_seconds == pytest.approx(0.5)
     assert ledger.pair(Target.TTFT, "r1", 9.0, 3) is None
 
@@ -41,7 +42,8 @@ def test_an_outcome_that_was_known_when_the_forecast_was_written_is_late_and_not
     ledger = Ledger()
     ledger.write(forecast(ledger, made=2.0))
     pair = ledger.pair(Target.TTFT, "r1", 1.5, 2)  # happened at 1.5, forecast written at 2.0
-    assert pair is not None and pair.state is PairState.LATE
+    assert pair is not None
+    assert pair.state is PairState.LATE
     assert ledger.counts[Target.TTFT, PairState.PAIRED] == 0
 
 
@@ -54,15 +56,20 @@ def test_a_request_past_its_upper_bound_is_a_miss_at_that_moment() -> None:
     ledger.expire(2.2)
     assert ledger.missed[Target.TTFT] == 1
     pair = ledger.pair(Target.TTFT, "r1", 5.0, 3)
-    assert pair is not None and pair.missed and pair.covered is False
+    assert pair is not None
+    assert pair.missed
+    assert pair.covered is False
 
 
 def test_an_aborted_request_has_no_outcome_to_score() -> None:
     ledger = Ledger()
     ledger.write(forecast(ledger))
     pair = ledger.censor(Target.TTFT, "r1", 2)
-    assert pair is not None and pair.state is PairState.CENSORED
-    assert pair.actual_seconds is None and pair.bad is None and pair.covered is None
+    assert pair is not None
+    assert pair.state is PairState.CENSORED
+    assert pair.actual_seconds is None
+    assert pair.bad is None
+    assert pair.covered is None
 
 
 def test_the_first_forecast_of_a_subject_stands() -> None:
@@ -70,7 +77,8 @@ def test_the_first_forecast_of_a_subject_stands() -> None:
     ledger.write(forecast(ledger, p50=1.0))
     ledger.write(forecast(ledger, p50=7.0))
     pair = ledger.pair(Target.TTFT, "r1", 1.0, 2)
-    assert pair is not None and pair.forecast.p50_seconds == 1.0
+    assert pair is not None
+    assert pair.forecast.p50_seconds == 1.0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,8 @@ def test_a_bad_prediction_is_off_by_more_than_two_with_25_ms_of_grace(
     ledger = Ledger()
     ledger.write(forecast(ledger, p50=p50))
     pair = ledger.pair(Target.TTFT, "r1", actual, 2)
-    assert pair is not None and pair.bad is bad
+    assert pair is not None
+    assert pair.bad is bad
 
 
 @given(st.lists(st.sampled_from(["write", "pair", "censor", "expire"]), max_size=200), st.data())

@@ -51,7 +51,7 @@ def test_the_compute_model_learns_any_engine_of_its_form(
         return [prefill, *decodes]
 
     def cost(batch: list[BatchMember]) -> float:
-        one, tokens, pairs, decodes, context = batch_features(batch)
+        one, tokens, pairs, decodes, _context = batch_features(batch)
         return fixed * one + per_token * tokens + per_pair * pairs + 1e-4 * decodes
 
     model = ComputeModel()
@@ -105,4 +105,5 @@ def test_the_range_covers_what_it_says_on_exchangeable_errors(spread: float) -> 
 
 def test_before_evidence_the_range_is_wide_and_holds_the_prediction() -> None:
     low, high = RollingRange().around(0.2)
-    assert low < 0.2 < high and high / low >= 10
+    assert low < 0.2 < high
+    assert high / low >= 10

@@ -104,7 +104,8 @@ def test_a_prefix_asked_for_before_it_exists_is_a_delay_hit(leader_runs: bool, k
         story.scheduled(1.0, "leader")
     story.arrives(1.1, "follower", CHAIN)
     totals = story.pipeline.totals
-    assert totals.delay_hits[kind] == 1 and sum(totals.delay_hits.values()) == 1
+    assert totals.delay_hits[kind] == 1
+    assert sum(totals.delay_hits.values()) == 1
     assert totals.delay_hit_tokens == 320
 
 
@@ -206,11 +207,10 @@ def test_an_engine_restart_ends_what_was_under_way_without_an_outcome() -> None:
     story = Story()
     story.arrives(1.0, "a", CHAIN)
     story.loads(1, "a", decided=1.0, blocks=10)
-    story.tell(
-        2.0, TapStatus("observer-scheduler-0", 0, TapEvent.EPOCH, TapState.LIVE, epoch=1)
-    )
+    story.tell(2.0, TapStatus("observer-scheduler-0", 0, TapEvent.EPOCH, TapState.LIVE, epoch=1))
     assert {pair.state for pair in story.pairs} == {PairState.CENSORED}
-    assert not story.pipeline.requests.live and not story.pipeline.requests.copies
+    assert not story.pipeline.requests.live
+    assert not story.pipeline.requests.copies
     assert story.pipeline.ledger.open_count == 0
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from enum import Enum
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,13 +20,14 @@ from kvready.collectors.recording import (
     read_recording,
 )
 from kvready.collectors.records import (
+    AnyRecord,
     BatchMember,
     BatchPlanned,
     BlocksStored,
     Ingested,
+    Outcome,
     RequestArrived,
     RequestFinished,
-    Outcome,
     Surface,
     Tick,
     Tier,
@@ -90,6 +94,42 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         RecordingWriter(tmp_path / "a.kvr", HEADER)
 
 
+SENSITIVE_TEXT = {"request_id", "tenant", "adapter", "detail"}
+SENSITIVE_NUMBERS = {"block_hashes", "parent_hash", "extra_key_hashes", "content_keys"}
+SENSITIVE_NUMBERS |= {"session_hash"}
+SECRET_TEXT, SECRET_NUMBER = "secret-of-a-client", 0x5EC2E7
+
+
+def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """A record of any kind whose sensitive fields all hold the secrets."""
+    values: dict[str, object] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in SENSITIVE_TEXT:
+            values[field.name] = SECRET_TEXT
+        elif field.name in SENSITIVE_NUMBERS:
+            one = SECRET_NUMBER
+            values[field.name] = (one,) if field.name.endswith(("hashes", "keys")) else one
+        elif field.name == "members":
+            values[field.name] = (BatchMember(SECRET_TEXT, 1, 0, True),)
+        elif field.name == "waiting":
+            values[field.name] = (SECRET_TEXT,)
+        elif field.required:
+            values[field.name] = next(iter(field.type), 0) if _is_enum(field.type) else 0
+    return kind(**values)
+
+
+def _is_enum(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Enum)
+
+
+@pytest.mark.parametrize("kind", get_args(AnyRecord), ids=lambda kind: kind.__name__)
+def test_no_kind_of_record_leaves_the_salter_with_a_secret(kind: type[msgspec.Struct]) -> None:
+    salted = Salter()(sample(kind))  # type: ignore[arg-type]
+    text = msgspec.json.encode(salted).decode()
+    assert SECRET_TEXT not in text
+    assert str(SECRET_NUMBER) not in text
+
+
 def test_salting_replaces_every_hash_and_id_consistently() -> None:
     hashes = tuple(random.Random(1).randrange(1, 2**64) for _ in range(4))
     arrived = RequestArrived("cmpl-user-7", Surface.SCHEDULER, 1.0, 128, hashes, 32, tenant="acme")
@@ -98,9 +138,12 @@ def test_salting_replaces_every_hash_and_id_consistently() -> None:
     finished = RequestFinished("cmpl-user-7", 2.0, Outcome.FINISHED)
     salt = Salter()
     a, s, p, f = (salt(record) for record in (arrived, stored, planned, finished))
-    assert isinstance(a, RequestArrived) and isinstance(s, BlocksStored)
-    assert isinstance(p, BatchPlanned) and isinstance(f, RequestFinished)
+    assert isinstance(a, RequestArrived)
+    assert isinstance(s, BlocksStored)
+    assert isinstance(p, BatchPlanned)
+    assert isinstance(f, RequestFinished)
     assert not set(a.block_hashes) & set(hashes)
     assert (s.parent_hash, *s.block_hashes) == a.block_hashes, "the chain still joins"
     assert {p.members[0].request_id, p.waiting[0], f.request_id} == {a.request_id}
-    assert "user" not in a.request_id and a.tenant != "acme"
+    assert "user" not in a.request_id
+    assert a.tenant != "acme"

@@ -92,4 +92,6 @@ def test_later_in_the_queue_is_never_sooner(position: int) -> None:
     ahead = first_token_seconds(queue, "x", LIMITS, seconds_per_token)
     later = [*others[: position + 1], job("x", 50), *others[position + 1 :]]
     behind = first_token_seconds(later, "x", LIMITS, seconds_per_token)
-    assert ahead is not None and behind is not None and ahead <= behind
+    assert ahead is not None
+    assert behind is not None
+    assert ahead <= behind

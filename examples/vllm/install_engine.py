@@ -18,7 +18,13 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-NOT_NEEDED_ON_CPU = {"torchaudio", "torchvision", "torchcodec", "opencv-python-headless", "xgrammar"}
+NOT_NEEDED_ON_CPU = {
+    "torchaudio",
+    "torchvision",
+    "torchcodec",
+    "opencv-python-headless",
+    "xgrammar",
+}
 # xgrammar is installed without its dependencies: they would bring triton, 1 GB unused on a CPU.
 WITHOUT_DEPENDENCIES = ["xgrammar==0.2.8", "apache-tvm-ffi", "intel-cmplr-lib-ur==2024.2.1"]
 
