@@ -81,7 +81,6 @@ class HitAccount:
         # One token is always computed, so a prompt can never be found whole.
         findable_blocks = (arrived.prompt_tokens - 1) // arrived.block_tokens
         state.nominal_tokens = min(resident_blocks, findable_blocks) * arrived.block_tokens
-        self._totals.nominal_hit_tokens += state.nominal_tokens
         hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
         state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
         self._note_delay_hit(state, resident_blocks)
@@ -123,6 +122,7 @@ class HitAccount:
         self._totals.loaded_tokens += scheduled.loaded_tokens
         self._totals.computed_tokens += max(0, state.arrived.prompt_tokens - found)
         if state.nominal_tokens is not None:
+            self._totals.nominal_hit_tokens += state.nominal_tokens
             self._totals.lost_hit_tokens += max(0, state.nominal_tokens - found)
 
     def first_token(

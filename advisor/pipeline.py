@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvready.advisor.conditions import Traffic
 from kvready.advisor.forecaster import Forecaster, Moment
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
@@ -35,6 +36,7 @@ from kvready.collectors.records import (
     TapEvent,
     TapStatus,
     Tick,
+    Tier,
     TierCleared,
 )
 
@@ -48,6 +50,7 @@ class Pipeline:
         self.ledger = Ledger()
         self.steps = StepTimeline()
         self.totals = Totals()
+        self.traffic = Traffic()
         self.engine: EngineDescribed | None = None
         self.last_ingest = 0
         self.forecaster = Forecaster(self.ledger, self.requests, on_pair or _ignore)
@@ -114,6 +117,7 @@ class Pipeline:
         if state.arrived is not record:
             return
         self.totals.arrivals += 1
+        self.traffic.arrive(record, {tier: self.inventory.live_blocks(tier) for tier in Tier})
         self.hits.arrive(state)
         self.forecaster.arrived(state, moment)
 

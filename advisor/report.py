@@ -8,6 +8,7 @@ from statistics import median
 
 import msgspec
 
+from kvready.advisor.conditions import describe_engine
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
@@ -109,7 +110,9 @@ def build_report(
     waited = sum(totals.wait_seconds.values())
     return Report(
         evidence=evidence,
-        conditions=_conditions(pipeline) | (conditions or {}),
+        conditions=describe_engine(pipeline.engine)
+        | pipeline.traffic.described()
+        | (conditions or {}),
         requests=dict(totals.requests),
         targets=[_target_counts(pipeline, target) for target in Target],
         cells=score_cells(pipeline.ledger.pairs),
@@ -207,20 +210,3 @@ def _movements(totals: Totals) -> list[Movement]:
         rate = payload / seconds if seconds > 0 else None
         movements.append(Movement(source, destination, copies, payload, seconds, rate))
     return movements
-
-
-def _conditions(pipeline: Pipeline) -> dict[str, str]:
-    """What every figure must carry (design law 4), as far as the engine told it."""
-    engine = pipeline.engine
-    if engine is None:
-        return {"engine": "unknown: no tap has described it"}
-    return {
-        "engine": f"{engine.engine} {engine.engine_version}",
-        "model": engine.model,
-        "KV bytes per token": f"{engine.kv_bytes_per_token:,}",
-        "tokens per block": str(engine.block_tokens),
-        "HBM blocks": f"{engine.hbm_blocks:,}",
-        "host tier": f"{engine.host_bytes / 2**30:.1f} GiB" if engine.host_bytes else "none",
-        "overlap mode": engine.overlap,
-        "batch limit": f"{engine.batch_token_limit} tokens, {engine.batch_request_limit} requests",
-    }

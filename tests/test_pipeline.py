@@ -93,6 +93,7 @@ def test_the_last_token_of_a_prompt_is_never_found() -> None:
     story = Story()
     story.stored(0.1, CHAIN)
     story.arrives(1.0, "a", CHAIN, prompt=10 * BLOCK_TOKENS)
+    story.scheduled(1.0, "a", hbm=9 * BLOCK_TOKENS)
     assert story.pipeline.totals.nominal_hit_tokens == 9 * BLOCK_TOKENS
 
 
