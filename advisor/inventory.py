@@ -7,8 +7,8 @@ called live that the engine lacks; where two readings are possible the lower cou
 
 * a store from position 0 whose hashes are all live in HBM is read as such a report, not as second
   blocks (counted in `ambiguous_stores`);
-* while messages are missing, a store from position 0 adds only the hashes that are not live, since
-  the missing ones may have been lost stores of a report;
+* where messages stayed lost, a store from position 0 adds only the hashes that are not live: it may
+  be a report that names blocks whose stores were lost;
 * a lower tier holds a chunk once, so one hash stored again there is the same chunk; only chunks of
   several hashes, which may share some, add up.
 
@@ -94,6 +94,7 @@ class Inventory:
         self._max_live_blocks = max_live_blocks
         self._shards: dict[ShardKey, _Shard] = {}
         self._known: dict[str, Knowledge] = {}  # by tap: a few, as configured
+        self._partial: set[str] = set()  # taps from whose history something is missing for good
         self._interned: dict[int, int] = {}  # packed counts above CPython's small integers
         self._shard_limit = max_live_blocks
         self._apply: dict[type, Callable[..., None]] = {
@@ -212,7 +213,7 @@ class Inventory:
                 if len(held) == len(hashes):
                     self.counts["ambiguous_stores"] += 1
                     return
-                if held and self._known.get(record.publisher) is not Knowledge.LIVE:
+                if held and record.publisher in self._partial:
                     self.counts["ambiguous_stores"] += 1
                     hashes = tuple(set(hashes).difference(held))
         elif len(hashes) == 1 and live[hashes[0]] >> SHIFT[record.tier] & TIER_MASK:
@@ -275,6 +276,10 @@ class Inventory:
         unreadable = status.event is TapEvent.DECODE_ERROR and status.first_missing is not None
         if status.event in (TapEvent.EPOCH, TapEvent.DROPPED) or unreadable:
             self._forget(publisher)
+            if status.event is TapEvent.EPOCH:
+                self._partial.discard(publisher)
+            else:
+                self._partial.add(publisher)
         if status.state is TapState.LIVE:
             self._known[publisher] = Knowledge.LIVE
         elif status.state is TapState.CLOSED:

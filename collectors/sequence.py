@@ -182,7 +182,7 @@ class SequenceGate:
         replay = self._round
         if replay is None:
             return
-        if replay.first is None and self._anchored:
+        if replay.first is None and self._anchored and not self._held:
             # The engine we knew would at least repeat the last message it sent.
             self._restart("the engine does not remember its last message")
             self._behind = replay.start > 0

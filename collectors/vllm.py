@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from kvready.collectors.hashing import (
-    NO_EXTRA_KEY,
     NO_PARENT_KEY,
     content_keys,
     extra_key_hash,

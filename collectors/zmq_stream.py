@@ -18,6 +18,7 @@ from kvready.collectors.errors import TapError
 from kvready.collectors.records import TapStatus
 from kvready.collectors.sequence import Ask, Deliver, SequenceGate
 
+CONNECTION_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 END_OF_REPLAY = b"\xff" * 8
 SEQUENCE_BYTES = 8
 MAX_MESSAGES_PER_POLL = 4_096  # then whoever polls gets a turn
@@ -60,7 +61,7 @@ class SequencedStream:
             return
         self._context = zmq.Context(io_threads=1)
         live = self._socket(zmq.SUB)
-        self._monitor = live.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = live.get_monitor_socket(CONNECTION_EVENTS)
         live.subscribe(self._topic)
         self._live = live
         address = self._endpoint.address
@@ -102,8 +103,9 @@ class SequencedStream:
         if not taken:
             self._poller.poll(max(0.0, deadline - time.monotonic()) * 1_000)
             taken = self._take_live(live, deadline, on_message, on_status, on_refused)
-        self._take_replies(deadline, on_message, on_status, on_refused)
+        # Before the replies: those of an engine come after the news that the one before it left.
         self._take_connection_news()
+        self._take_replies(deadline, on_message, on_status, on_refused)
         self.gate.tick(time.monotonic())
         self._perform(on_message, on_status)
         return taken
