@@ -41,6 +41,7 @@ CONFIG_VARIABLE = "KVREADY_CONFIG"
 FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"})
 FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
 MAX_ENDPOINTS = 64
+RESERVED_NAMES = frozenset({"observer", "recorder"})
 
 
 class Policy(StrEnum):
@@ -109,6 +110,13 @@ class TapSettings(_Section):
             except TapError as error:
                 raise ValueError(str(error)) from None
         return endpoints
+
+    @field_validator("publisher")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name in RESERVED_NAMES:
+            raise ValueError(f"{name!r} is the name of another tap; choose another")
+        return name
 
     @model_validator(mode="after")
     def _replay_matches(self) -> TapSettings:

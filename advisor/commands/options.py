@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvready.advisor.settings import EffectiveSettings, flag_name, load_settings
+from kvready.advisor.settings import EffectiveSettings, load_settings
 
 Config = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings; flags override it.")
@@ -57,14 +57,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 def effective(config: Path | None, **given: object) -> EffectiveSettings:
     """Settings from all layers; `given` are flags by the setting's dotted name, `.` as `__`."""
-    flags = {name.replace("__", "."): value or None for name, value in given.items()}
-    # A switch that is off was given all the same.
-    flags |= {
-        name.replace("__", "."): value for name, value in given.items() if isinstance(value, bool)
+    # A list option that was not given arrives empty from some versions of typer.
+    flags = {
+        name.replace("__", "."): None if value == [] else value for name, value in given.items()
     }
     return load_settings(config, flags)
-
-
-def flags_of_settings(names: tuple[str, ...]) -> list[str]:
-    """The flag of each setting."""
-    return [f"--{flag_name(name)}" for name in names]

@@ -52,7 +52,8 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     @app.get("/readyz", summary="Does every tap deliver?", responses=problems.UNAVAILABLE)
     def readyz() -> Ready:
         coverages = sidecar.ask(sidecar.coverages)
-        missing = [text for coverage in coverages if (text := what_is_missing(coverage))]
+        texts = (what_is_missing(c, sidecar.advice.get(c.tap, "")) for c in coverages)
+        missing = [text for text in texts if text]
         if missing:
             return problems.problem(503, "; ".join(missing))  # type: ignore[return-value]
         return Ready(taps=[coverage.tap for coverage in coverages])
@@ -93,14 +94,12 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     return app
 
 
-def what_is_missing(coverage: Coverage) -> str:
-    """Why a tap does not deliver, or nothing when it does."""
+def what_is_missing(coverage: Coverage, advice: str) -> str:
+    """Why a tap does not deliver, or nothing when it does. An idle engine's tap does."""
     if coverage.state is TapState.CLOSED:
-        return f"tap {coverage.tap} is closed"
+        return f"tap {coverage.tap} is not connected: check {advice}"
     if coverage.state is TapState.SILENT:
-        return f"tap {coverage.tap} is silent: check that the engine runs and publishes there"
-    if coverage.last_received_seconds is None:
-        return f"tap {coverage.tap} has received nothing yet"
+        return f"tap {coverage.tap} is silent: check {advice}"
     return ""
 
 

@@ -7,6 +7,9 @@ import msgspec
 from kvready.advisor.settings import TapSettings
 from kvready.collectors.collector import Collector
 from kvready.collectors.kv_events import KvEventTap
+from kvready.collectors.observer_tap import ObserverTap
+
+OBSERVER_TAP = "observer"
 
 
 class Tap(msgspec.Struct, frozen=True):
@@ -31,4 +34,12 @@ def build_taps(settings: TapSettings) -> list[Tap]:
             f"whose endpoint is {endpoint}"
         )
         taps.append(Tap(collector, advice))
+    if settings.observer_dir is not None:
+        taps.append(
+            Tap(
+                ObserverTap(OBSERVER_TAP, settings.observer_dir),
+                "that the engine runs, has served a request, and was started with the observer and "
+                f"KVREADY_OBSERVER={settings.observer_dir}",
+            )
+        )
     return taps

@@ -1,0 +1,198 @@
+"""What many tests share: an untouched environment, a recording, and `kvready` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
+from story import BLOCK_TOKENS, Story, decode, prefill
+
+from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
+from kvready.collectors.records import Tier
+
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.register_profile("fuzz", settings.get_profile("tests"), max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+
+START_SECONDS = 30.0
+KVREADY = (sys.executable, "-m", "kvready.advisor.cli")
+
+Kvready = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in list(os.environ):
+        if variable.startswith("KVREADY_") and variable != "KVREADY_ENGINE_PYTHON":
+            monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A folder whose path leaves room for sockets, which systems limit to about 100 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="kv"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def told_story() -> Story:
+    """An engine's day in small: documents computed, evicted to the host tier, loaded again."""
+    story = Story()
+    now = 1.0
+    for number in range(60):
+        chain = range(1_000 * (number % 6 + 1), 1_000 * (number % 6 + 1) + 6)
+        name = f"r{number}"
+        again = number >= 6
+        story.arrives(now, name, chain)
+        if again:
+            story.loads(number, name, decided=now, blocks=6)
+            ready = now + 0.02 + 0.001 * (number % 5)
+            story.loaded(number, started=now + 0.001, ready=ready)
+            now = ready
+        loaded = 6 * BLOCK_TOKENS if again else 0
+        new = 8 if again else 6 * BLOCK_TOKENS + 8
+        story.scheduled(now, name, loaded=loaded)
+        finished = now + 0.004 + new * 1e-4
+        story.batch(now, finished, prefill(name, new, loaded))
+        if not again:
+            story.stored(finished, chain)
+            story.stored(finished, chain, tier=Tier.HOST)
+            story.removed(finished, chain)
+        story.first_token(finished, name)
+        story.batch(finished, finished + 0.005, decode(name, loaded + new))
+        now = finished + 0.005
+        story.finished(now, name)
+    return story
+
+
+@pytest.fixture(scope="session")
+def recording(told_story: Story, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story as a recording."""
+    path = tmp_path_factory.mktemp("recordings") / "story.kvr"
+    header = RecordingHeader(
+        provenance=Provenance.SIMULATED,
+        created_wall_seconds=0.0,
+        kvready_version="test",
+        conditions={"told by": "a test"},
+    )
+    with RecordingWriter(path, header) as writer:
+        for item in told_story.told:
+            writer.write(item)
+    return path
+
+
+@pytest.fixture
+def kvready() -> Kvready:
+    """Run the command line to its end."""
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*KVREADY, *map(str, arguments)],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+class AppClient:
+    """Asks an app in this process."""
+
+    def __init__(self, app: FastAPI) -> None:
+        # Errors of the app are answers, not exceptions in the test.
+        self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    def get(self, path: str, **options: object) -> httpx.Response:
+        """One answer."""
+
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(
+                transport=self._transport, base_url="http://app"
+            ) as client:
+                return await client.get(path, **options)  # type: ignore[arg-type]
+
+        return asyncio.run(ask())
+
+
+class Served:
+    """A `kvready serve` or `demo --serve` that runs."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=self.url, timeout=10.0)
+        self.output = ""
+
+    def get(self, path: str, **options: object) -> httpx.Response:
+        """One answer."""
+        return self.client.get(path, **options)  # type: ignore[arg-type]
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Return once the condition holds; fail where it does not in time."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"ended early: {self.end()[1]}"
+            assert time.monotonic() < deadline, "the condition never held"
+            time.sleep(0.02)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Stop it; its exit code and what it said on stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        out, errors = self.process.communicate(timeout=60)
+        self.client.close()
+        self.output += out or ""
+        return self.process.returncode, errors or ""
+
+
+@contextmanager
+def serving(*command: object, port: int, before: tuple[str, ...] = ()) -> Iterator[Served]:
+    """Start a command that serves, wait until it answers, stop it at the end."""
+    process = subprocess.Popen(
+        [*before, *KVREADY, *map(str, command), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    served = Served(process, port)
+
+    def alive() -> bool:
+        try:
+            return served.get("/livez").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        served.wait_for(alive)
+        yield served
+    finally:
+        if process.returncode is None:
+            served.end()

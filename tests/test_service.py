@@ -1,0 +1,393 @@
+"""The service as a process and as an app: attached to real sockets, asked over real HTTP."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from conftest import AppClient, serving
+from prometheus_client.parser import text_string_to_metric_families
+from publisher import Publisher
+from story import Story
+
+from kvready.advisor.report import Report, build_report
+from kvready.advisor.service import generate
+from kvready.advisor.service.app import MAX_PAIRS, create_app
+from kvready.advisor.service.intake import Intake
+from kvready.advisor.service.sidecar import Replayed, Sidecar
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.taps import Tap
+from kvready.advisor.settings import Settings
+from kvready.collectors.collector import Coverage, Level, Sink, Stability
+from kvready.collectors.errors import ServiceError
+from kvready.collectors.recording import read_recording
+from kvready.collectors.records import FirstToken, Ingested, TapState, TapStatus, Tick
+
+GOLDEN = Path("tests/golden/openapi.json")
+
+
+class Flood:
+    """A collector that always has something, as fast as it is polled."""
+
+    name = "flood"
+
+    def __init__(self, per_poll: int = 256) -> None:
+        self.delivered = 0
+        self.stopped = 0
+        self._per_poll = per_poll
+        self._sink: Sink | None = None
+
+    def start(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def poll(self, budget_seconds: float) -> int:
+        assert self._sink is not None
+        for _ in range(self._per_poll):
+            record = FirstToken(request_id="r", first_token_seconds=self.delivered)
+            self._sink(record, time.monotonic(), self.name)
+            self.delivered += 1
+        return self._per_poll
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def coverage(self) -> Coverage:
+        return Coverage(
+            tap=self.name,
+            level=Level.OBSERVER,
+            state=TapState.LIVE,
+            stability=Stability.BETA,
+            records=self.delivered,
+            messages=self.delivered,
+            gaps=0,
+            decode_errors=0,
+            dropped=0,
+            last_received_seconds=time.monotonic(),
+        )
+
+
+class FullDisk:
+    """A writer that refuses after ten records."""
+
+    written_bytes = 0
+    taken = 0
+
+    def write(self, item: Ingested) -> bool:
+        if self.taken >= 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.taken += 1
+        return True
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def sidecar_of(*collectors: object, writer: object = None) -> Sidecar:
+    tally = PairTally()
+    taps = [Tap(collector, "the test") for collector in collectors]  # type: ignore[arg-type]
+    return Sidecar(Settings(), Story().pipeline, tally, taps, writer=writer)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client(told_story: Story) -> Iterator[AppClient]:
+    tally = PairTally()
+    for pair in told_story.pairs:
+        tally(pair)
+    replayed = Replayed("story.kvr", "simulated", {"told by": "a test"})
+    sidecar = Sidecar(Settings(), told_story.pipeline, tally, replayed=replayed)
+    sidecar.start()
+    yield AppClient(create_app(sidecar))
+    sidecar.stop()
+
+
+def test_the_api_is_the_one_that_was_agreed() -> None:
+    assert generate.openapi() == GOLDEN.read_text(encoding="utf-8"), "run `make generate`"
+
+
+def test_nothing_in_the_api_changes_anything() -> None:
+    paths = json.loads(GOLDEN.read_text(encoding="utf-8"))["paths"]
+    assert {method for operations in paths.values() for method in operations} == {"get"}
+
+
+def test_pairs_come_newest_first_by_target_and_bounded(client, told_story: Story) -> None:
+    everything = client.get("/v1/pairs", params={"limit": MAX_PAIRS}).json()
+    assert len(everything) == len(told_story.pairs)
+    newest = told_story.pairs[-1]
+    assert everything[0]["subject"] == newest.forecast.subject
+    assert everything[0]["actual_seconds"] == newest.actual_seconds
+    loads = client.get("/v1/pairs", params={"target": "load", "limit": 5}).json()
+    assert [pair["target"] for pair in loads] == ["load"] * 5
+    assert [p["signed_error_seconds"] for p in loads] == [
+        pair.signed_error_seconds
+        for pair in reversed(told_story.pairs)
+        if pair.forecast.target == "load"
+    ][:5]
+
+
+def test_the_report_is_the_one_that_the_command_line_prints(client, told_story: Story) -> None:
+    answered = msgspec.json.decode(client.get("/v1/report").content, type=Report)
+    assert answered == build_report(told_story.pipeline, "simulated", {"told by": "a test"})
+
+
+def test_the_page_shows_the_report_and_loads_nothing_from_elsewhere(client) -> None:
+    answer = client.get("/")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    page = answer.text
+    for text in ("replay of story.kvr", "evidence: simulated", "prefill", "told by", "<svg"):
+        assert text in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+def test_the_page_escapes_what_an_engine_says_of_itself(told_story: Story) -> None:
+    hostile = Story()
+    hostile.tell(0.0, msgspec.structs.replace(hostile.pipeline.engine, model="<script>x</script>"))
+    sidecar = Sidecar(Settings(), hostile.pipeline, PairTally())
+    sidecar.start()
+    try:
+        page = AppClient(create_app(sidecar)).get("/").text
+    finally:
+        sidecar.stop()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "named"),
+    [
+        ("/v1/pairs?limit=0", 422, "query.limit"),
+        (f"/v1/pairs?limit={MAX_PAIRS + 1}", 422, "query.limit"),
+        ("/v1/pairs?target=weather", 422, "query.target"),
+        ("/nowhere", 404, "Not Found"),
+    ],
+)
+def test_errors_are_problem_documents(client, path: str, status: int, named: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert named in answer.json()["detail"]
+
+
+def test_a_stopped_sidecar_answers_that_it_is_not_there(told_story: Story) -> None:
+    sidecar = Sidecar(Settings(), told_story.pipeline, PairTally())
+    client = AppClient(create_app(sidecar))
+    answer = client.get("/v1/status")
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "restart" in answer.json()["detail"]
+    assert client.get("/livez").status_code == 200
+
+
+def test_readiness_names_the_tap_that_nothing_answers(short_dir: Path, free_port: int) -> None:
+    with serving("serve", "--kv-events", f"ipc://{short_dir}/none", port=free_port) as served:
+        answer = served.get("/readyz")
+        assert answer.status_code == 503
+        assert "tap kv-events is not connected: check that the engine" in answer.json()["detail"]
+
+
+def test_an_idle_engine_that_answers_is_ready(short_dir: Path, free_port: int) -> None:
+    with (
+        Publisher(short_dir) as engine,
+        serving("serve", "--kv-events", engine.events, port=free_port) as served,
+    ):
+        served.wait_for(lambda: served.get("/readyz").status_code == 200)
+        assert served.get("/readyz").json()["taps"] == ["kv-events"]
+
+
+def test_a_silent_tap_is_named_with_what_to_check(short_dir: Path, free_port: int) -> None:
+    with (
+        Publisher(short_dir) as engine,
+        serving(
+            "serve", "--kv-events", engine.events, "--silence-seconds", "0.5", port=free_port
+        ) as served,
+    ):
+        served.wait_for(lambda: "is silent" in served.get("/readyz").text)
+        assert served.get("/v1/status").json()["taps"][0]["state"] == "silent"
+        code, errors = served.end()
+    assert code == 0
+    assert "nothing has arrived for 0.5 s; check that the engine runs" in errors
+    assert engine.events in errors
+
+
+def test_blocks_that_an_engine_publishes_are_counted_and_recorded(
+    short_dir: Path, free_port: int
+) -> None:
+    file = short_dir / "run.kvr"
+    with Publisher(short_dir) as engine:
+        flags = ("--kv-events", engine.events, "--replay", engine.replay, "--recording", file)
+        with serving("serve", *flags, port=free_port) as served:
+            engine.store(1, 2, 3)
+            served.wait_for(lambda: _inventory(served)["hbm"] == 3)
+            engine.store(11, medium="CPU")
+            served.wait_for(lambda: _inventory(served)["host"] == 1)
+            served.wait_for(lambda: served.get("/readyz").status_code == 200)
+            metrics = {
+                family.name: family
+                for family in text_string_to_metric_families(served.get("/metrics").text)
+            }
+            blocks = {
+                s.labels["tier"]: s.value for s in metrics["kvready_inventory_blocks"].samples
+            }
+            assert blocks == {"hbm": 3, "host": 1, "disk": 0, "remote": 0}
+            assert "kvready_requests" not in metrics
+            code, errors = served.end()
+    assert code == 0, errors
+    recording = read_recording(file)
+    kinds = [type(item.record) for item in recording]
+    assert recording.damage is None
+    assert Tick in kinds
+    assert sum(kind.__name__ == "BlocksStored" for kind in kinds) == 2
+
+
+def test_another_engines_events_are_counted_and_never_believed(
+    short_dir: Path, free_port: int
+) -> None:
+    with (
+        Publisher(short_dir) as engine,
+        serving("serve", "--kv-events", engine.events, port=free_port) as served,
+    ):
+
+        def errors() -> int:
+            engine.send_payload(msgspec.msgpack.encode([time.time() * 1000, [{"event_id": 1}], 0]))
+            return int(served.get("/v1/status").json()["taps"][0]["decode_errors"])
+
+        served.wait_for(lambda: errors() > 0)
+        status = served.get("/v1/status").json()
+        assert status["inventory"]["live_blocks"]["hbm"] == 0
+        assert status["taps"][0]["state"] != "live"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_zero_and_a_whole_recording(
+    short_dir: Path, free_port: int, number: signal.Signals
+) -> None:
+    file = short_dir / "run.kvr"
+    flags = ("--kv-events", f"ipc://{short_dir}/none", "--recording", file)
+    with serving("serve", *flags, port=free_port) as served:
+        code, errors = served.end(number)
+    assert code == 0, errors
+    recording = read_recording(file)
+    assert len(list(recording)) >= 1
+    assert recording.damage is None
+
+
+def test_a_port_in_use_is_refused_with_the_fix(kvready, short_dir: Path, free_port: int) -> None:
+    with socket.create_server(("127.0.0.1", free_port)):
+        ended = kvready("serve", "--kv-events", f"ipc://{short_dir}/e", "--port", free_port)
+    assert ended.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{free_port}" in ended.stderr
+    assert "--port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
+    sidecar = sidecar_of(Flood(per_poll=1), writer=FullDisk())
+    sidecar.start()
+    client = AppClient(create_app(sidecar))
+    _wait_for(lambda: client.get("/v1/status").json()["recording"]["problem"])
+    status = client.get("/v1/status").json()
+    before = status["ingest"]["records"]
+    _wait_for(lambda: client.get("/v1/status").json()["ingest"]["records"] > before)
+    sidecar.stop()
+    assert status["recording"]["active"] is False
+    assert "No space left on device" in status["recording"]["problem"]
+    assert status["recording"]["records"] == 10
+
+
+def test_a_flooding_tap_never_starves_the_answers() -> None:
+    flood = Flood()
+    sidecar = sidecar_of(flood)
+    sidecar.start()
+    client = AppClient(create_app(sidecar))
+    answered = [client.get("/v1/status").status_code for _ in range(20)]
+    delivered = flood.delivered
+    sidecar.stop()
+    assert answered == [200] * 20
+    assert delivered > 0
+
+
+def test_stopping_under_a_flood_ingests_what_was_taken_and_stops_twice_safely() -> None:
+    flood = Flood()
+    sidecar = sidecar_of(flood)
+    sidecar.start()
+    _wait_for(lambda: flood.delivered > 10_000)
+    sidecar.stop()
+    sidecar.stop()
+    told = sidecar.recorder.kinds["first_token"] + sum(sidecar.intake.dropped.values())
+    assert told == flood.delivered
+    assert len(sidecar.intake) == 0
+    assert flood.stopped >= 1
+
+
+def test_a_defect_in_a_tap_stops_the_sidecar_and_is_not_swallowed(caplog) -> None:
+    class Broken(Flood):
+        def poll(self, budget_seconds: float) -> int:
+            raise RuntimeError("no such thing")
+
+    told = threading.Event()
+    sidecar = sidecar_of(Broken())
+    sidecar.on_fault = told.set
+    sidecar.start()
+    assert told.wait(10)
+    sidecar.stop()
+    assert isinstance(sidecar.fault, RuntimeError)
+    assert "a thread of the sidecar failed" in caplog.text
+
+
+def test_a_question_that_fails_fails_the_asker_alone() -> None:
+    sidecar = sidecar_of()
+    sidecar.start()
+    with pytest.raises(ZeroDivisionError):
+        sidecar.ask(lambda: 1 // 0)
+    assert sidecar.ask(lambda: 2) == 2
+    sidecar.stop()
+    with pytest.raises(ServiceError):
+        sidecar.ask(lambda: 3)
+
+
+def test_a_full_queue_drops_and_tells_how_many_by_tap() -> None:
+    intake = Intake(["a"], limit=3)
+    record = FirstToken(request_id="r", first_token_seconds=0)
+    for _ in range(5):
+        intake.put(record, 0.0, "a")
+    assert intake.new_drops() == {"a": 2}
+    assert intake.new_drops() == {}
+    assert len(list(intake.drain(10))) == 3
+    intake.put(record, 0.0, "a")
+    assert len(intake) == 1
+
+
+def test_drops_reach_the_pipeline_as_records() -> None:
+    seen: list[Ingested] = []
+    sidecar = sidecar_of()
+    sidecar.recorder._forward = seen.append
+    sidecar.intake._limit = 0
+    sidecar.intake.put(FirstToken(request_id="r", first_token_seconds=0), 0.0, "a")
+    sidecar.start()
+    sidecar.ask(lambda: None)
+    sidecar.stop()
+    told = [item.record for item in seen if isinstance(item.record, TapStatus)]
+    assert [(status.tap, status.count) for status in told] == [("a", 1)]
+
+
+def _inventory(served) -> dict[str, int]:
+    return served.get("/v1/status").json()["inventory"]["live_blocks"]
+
+
+def _wait_for(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.01)
