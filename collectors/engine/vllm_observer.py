@@ -1,9 +1,7 @@
-"""The observer inside vLLM's scheduler: `--scheduler-cls` with one of the two classes below.
+"""The observer inside vLLM, to be named in `--scheduler-cls`.
 
-Use `ObservedScheduler` wherever asynchronous scheduling is on (the default on GPUs; a subclass of
-the plain scheduler would lose it), `ObservedSyncScheduler` where the engine turns it off itself
-(the CPU build). While `KVREADY_OBSERVER` is unset or `off` both are the stock scheduler: nothing
-is opened and nothing is checked.
+While `KVREADY_OBSERVER` is unset or `off` it is the stock scheduler: nothing is opened and nothing
+is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvready.collectors.engine.engine_facts import check_version, describe, group_pages
 from kvready.collectors.engine.publisher import RecordPublisher, observer_folder
@@ -29,8 +26,12 @@ if TYPE_CHECKING:
 SCHEDULER_ROLE = "scheduler"
 
 
-class _Observed(Scheduler):
-    """The hooks. Each runs the stock method first and looks afterwards."""
+class ObservedScheduler(AsyncScheduler):
+    """vLLM's scheduler, observed: each hook runs the stock method first and looks afterwards.
+
+    Derived from the asynchronous scheduler, since vLLM turns asynchronous scheduling off for any
+    other base; where the engine schedules synchronously it chooses the same batches.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         folder = observer_folder()
@@ -77,15 +78,7 @@ class _Observed(Scheduler):
             self.step_observer.close()
 
 
-class ObservedScheduler(_Observed, AsyncScheduler):
-    """vLLM's asynchronous scheduler, observed."""
-
-
-class ObservedSyncScheduler(_Observed):
-    """vLLM's synchronous scheduler, observed."""
-
-
-def _observe(scheduler: Scheduler, publisher: RecordPublisher) -> StepObserver:
+def _observe(scheduler: AsyncScheduler, publisher: RecordPublisher) -> StepObserver:
     pages = group_pages(scheduler.kv_cache_config)
     described = describe(scheduler, vllm.__version__, pages)
     jobs = TransferJobs(

@@ -31,7 +31,7 @@ MAX_SOCKET_PATH_BYTES = 100
 GIB = 1 << 30
 
 STOCK_SCHEDULER = ""
-OBSERVED_SCHEDULER = "kvready.collectors.engine.vllm_observer.ObservedSyncScheduler"
+OBSERVED_SCHEDULER = "kvready.collectors.engine.vllm_observer.ObservedScheduler"
 
 
 class EngineError(RuntimeError):
@@ -63,7 +63,7 @@ class Engine:
         longest = self.folder / "observer-scheduler-0.sock"
         if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
             raise EngineError(f"{longest} is too long for a socket; choose a shorter run folder")
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = self.folder / "engine.log"
         self.kv_events_endpoint = f"ipc://{self.folder}/kv.sock"
@@ -213,7 +213,8 @@ class Engine:
         return f"the engine {what}; its log, {self.log}, ends:\n{tail}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

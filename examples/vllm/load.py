@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 CLIENTS = 64  # requests in flight at most
@@ -243,7 +244,7 @@ def _read(
     return replace(blank, ttft_seconds=ttft, output=tuple(output), cached_tokens=cached)
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[dict]:
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     for line in response:
         text = line.strip()
         if text.startswith(b"data: ") and text != b"data: [DONE]":

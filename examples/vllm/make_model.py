@@ -9,6 +9,7 @@ KV cache; this one does not. Needs torch and transformers (the engine's environm
 from __future__ import annotations
 
 import argparse
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,26 +38,34 @@ SHAPES = {
 }
 
 
-def make_model(name: str, folder: Path) -> Path:
-    """Write the named model to `folder` unless it is there; return the folder."""
-    if (folder / "config.json").exists() and (folder / "model.safetensors").exists():
-        return folder
+def make_model(name: str, folder: Path) -> None:
+    """Write the named model to `folder`, whole or not at all."""
+    if folder.exists():
+        return
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(SEED)
     config = LlamaConfig(**asdict(SHAPES[name]), bos_token_id=None, eos_token_id=None)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(folder, safe_serialization=True)
-    return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+        model.save_pretrained(unfinished)
+        Path(unfinished).rename(folder)
+        folder.chmod(0o755)
+        Path(unfinished).mkdir()  # for the clean-up
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=sorted(SHAPES))
-    parser.add_argument("folder", type=Path)
-    arguments = parser.parse_args()
-    print(make_model(arguments.name, arguments.folder))
+    parser.add_argument("--out", type=Path, required=True, help="a folder; each model gets its own")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(SHAPES)}")
+    options = parser.parse_args()
+    for name in options.names or SHAPES:
+        if name not in SHAPES:
+            parser.error(f"there is no model {name!r}; choose from {', '.join(SHAPES)}")
+        make_model(name, options.out / name)
+        print(options.out / name)
 
 
 if __name__ == "__main__":

@@ -41,37 +41,6 @@ if TYPE_CHECKING:
 COPY_METHOD = "dma_per_page"
 
 
-class HostTierSpec(CPUOffloadingSpec):
-    """vLLM's CPU offloading spec, with a worker that runs on the CPU build."""
-
-    def __init__(self, config: OffloadingConfig) -> None:
-        super().__init__(config)
-        if config.canonical_layout or self.replicated_layout:
-            raise ValueError(
-                "HostTierSpec keeps pages as the worker lays them out; remove the canonical "
-                "layout setting from kv_connector_extra_config"
-            )
-        self._host_worker: HostTierWorker | None = None
-
-    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """The mover of this worker process, made once."""
-        if not current_platform.is_cpu():
-            raise ValueError(
-                "HostTierSpec copies within host memory and serves vLLM's CPU build only; on a "
-                "GPU use spec_name=CPUOffloadingSpec"
-            )
-        if self._host_worker is None:
-            self._host_worker = HostTierWorker(
-                kv_caches,
-                host_chunks=self.num_chunks,
-                blocks_per_chunk=self.blocks_per_chunk,
-                observer=load_observer(
-                    self.extra_config.get(OBSERVER_SETTING), self.config.parallel.rank
-                ),
-            )
-        return self._host_worker
-
-
 class HostTierWorker(OffloadingWorker):
     """Moves pages between the engine's cache tensors and a host pool of the same shape."""
 
@@ -166,7 +135,42 @@ class HostTierWorker(OffloadingWorker):
         return Copied(moved, len(wanted))
 
 
+class HostTierSpec(CPUOffloadingSpec):
+    """vLLM's CPU offloading spec, with a worker that runs on the CPU build."""
+
+    worker_class = HostTierWorker
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        if config.canonical_layout or self.replicated_layout:
+            raise ValueError(
+                "HostTierSpec keeps pages as the worker lays them out; remove the canonical "
+                "layout setting from kv_connector_extra_config"
+            )
+        self._host_worker: HostTierWorker | None = None
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """The mover of this worker process, made once."""
+        if not current_platform.is_cpu():
+            raise ValueError(
+                "HostTierSpec copies within host memory and serves vLLM's CPU build only; on a "
+                "GPU use spec_name=CPUOffloadingSpec"
+            )
+        if self._host_worker is None:
+            self._host_worker = self.worker_class(
+                kv_caches,
+                host_chunks=self.num_chunks,
+                blocks_per_chunk=self.blocks_per_chunk,
+                observer=load_observer(
+                    self.extra_config.get(OBSERVER_SETTING), self.config.parallel.rank
+                ),
+            )
+        return self._host_worker
+
+
 def _prepare_copy_thread() -> None:
-    # One thread of arithmetic per copy: more would take the compute's cores.
-    torch.set_num_threads(1)
+    # One core per direction: more would take the compute's. The engine replaces
+    # torch.set_num_threads in its worker, to keep its own threads bound; this is the function
+    # underneath, and it concerns the calling thread.
+    torch._C.set_num_threads(1)
     widen_affinity()

@@ -15,7 +15,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.kv_offload.base import get_offload_block_hash
 
-from kvready.collectors.engine.vllm_observer import ObservedSyncScheduler
+from kvready.collectors.engine.vllm_observer import ObservedScheduler
 
 FILE_VARIABLE = "KVREADY_PROBE_FILE"
 EVERY_VARIABLE = "KVREADY_PROBE_EVERY"
@@ -26,7 +26,7 @@ def short(digest: bytes) -> int:
     return int.from_bytes(digest[-8:], "big")
 
 
-class ProbedScheduler(ObservedSyncScheduler):
+class ProbedScheduler(ObservedScheduler):
     """Writes the truth at the moment to which `kv_sequence` refers."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -1,0 +1,116 @@
+"""Where the real engine and its models are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples" / "vllm"
+HERE = Path(__file__).resolve().parent
+GENERATE_SECONDS = 240.0
+
+# Tests import the launcher and the load by their own names, as a user in that folder would.
+sys.path[:0] = [str(EXAMPLES), str(HERE)]
+
+Generate = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """The Python of the engine's environment."""
+    python = Path(
+        os.environ.get("KVREADY_ENGINE_PYTHON", REPOSITORY / "build/engine/bin/python")
+    ).absolute()
+    if not python.exists():
+        pytest.skip(f"{python} is missing; run `make engine`, or set KVREADY_ENGINE_PYTHON")
+    return python
+
+
+@pytest.fixture(scope="session")
+def models(engine_python: Path) -> Path:
+    """A folder with the test models, made if they are not there."""
+    folder = REPOSITORY / "build" / "models"
+    command = [engine_python, EXAMPLES / "make_model.py", "--out", folder]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def run_folder() -> Iterator[Path]:
+    """A folder whose name is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="kvr-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def generate(engine_python: Path, models: Path, run_folder: Path) -> Generate:
+    """Runs batches of prompts through an engine in a process of its own; see generate.py."""
+
+    def run(
+        batches: list[list[list[int]]],
+        output_tokens: int,
+        hbm_blocks: int,
+        scheduler_class: str | None = None,
+        observed: bool = False,
+        host_tier: dict[str, Any] | None = None,
+        max_requests: int = 8,
+    ) -> dict[str, Any]:
+        engine: dict[str, Any] = {
+            "model": str(models / "check"),
+            "skip_tokenizer_init": True,
+            "dtype": "bfloat16",
+            "max_model_len": 1024,
+            "max_num_seqs": max_requests,
+            "max_num_batched_tokens": 512,
+            "block_size": 32,
+            "num_gpu_blocks_override": hbm_blocks,
+            "enforce_eager": True,
+            "enable_prefix_caching": True,
+            "disable_log_stats": False,
+        }
+        if scheduler_class is not None:
+            engine["scheduler_cls"] = scheduler_class
+        if host_tier is not None:
+            engine["kv_transfer_config"] = {
+                "kv_connector": "OffloadingConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": host_tier,
+            }
+        account = run_folder / "account.json"
+        job = {
+            "engine": engine,
+            "batches": batches,
+            "output_tokens": output_tokens,
+            "account": str(account),
+        }
+        done = subprocess.run(
+            [engine_python, HERE / "generate.py"],
+            input=json.dumps(job),
+            text=True,
+            capture_output=True,
+            timeout=GENERATE_SECONDS,
+            cwd=run_folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(HERE),
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_NO_USAGE_STATS": "1",
+                "DO_NOT_TRACK": "1",
+                "VLLM_HOST_IP": "127.0.0.1",
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "KVREADY_OBSERVER": str(run_folder) if observed else "off",
+            },
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return dict(json.loads(account.read_text()))
+
+    return run
