@@ -34,11 +34,16 @@ from kvready.collectors.records import (
     RequestPreempted,
     RequestScheduled,
     TapEvent,
+    TapState,
     TapStatus,
     Tick,
     Tier,
     TierCleared,
 )
+
+
+SCHEDULER_STREAM = "observer-scheduler"
+MAX_NAMED_TAPS = 256
 
 
 class Pipeline:
@@ -53,6 +58,7 @@ class Pipeline:
         self.traffic = Traffic()
         self.engine: EngineDescribed | None = None
         self.last_ingest = 0
+        self._degraded_taps: set[str] = set()
         self.forecaster = Forecaster(self.ledger, self.requests, on_pair or _ignore)
         self.hits = HitAccount(
             self.inventory, self.requests, self.steps, self.totals, self._recompute_seconds
@@ -62,7 +68,7 @@ class Pipeline:
         """Take the next record. Ingest numbers must rise."""
         self.last_ingest = item.ingest
         self.ledger.expire(item.received_seconds)
-        self.forecaster.leans_on_degraded = self.inventory.degraded
+        self.forecaster.leans_on_degraded = self.degraded
         moment = (item.ingest, item.received_seconds)
         match item.record:
             case BatchPlanned() as batch:
@@ -87,6 +93,11 @@ class Pipeline:
                 pass
             case request:
                 self._request(request, moment)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether something is missing from what the taps delivered."""
+        return self.inventory.degraded or bool(self._degraded_taps)
 
     def _request(
         self,
@@ -129,6 +140,8 @@ class Pipeline:
         self.forecaster.scheduled(state, record, moment)
 
     def _batch_planned(self, batch: BatchPlanned, moment: Moment) -> None:
+        for request_id in self.requests.clear_suspicion(batch):
+            self.forecaster.censor(request_id, moment)
         self.steps.plan(batch, self.engine)
         self.hits.batch(batch)
         self.forecaster.batch_planned(batch, moment)
@@ -178,9 +191,21 @@ class Pipeline:
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
         self.inventory.apply(status)
-        if status.event is not TapEvent.EPOCH:
+        if status.state is TapState.LIVE:
+            self._degraded_taps.discard(status.tap)
+        elif len(self._degraded_taps) < MAX_NAMED_TAPS:
+            self._degraded_taps.add(status.tap)
+        # Only the scheduler's own stream speaks of requests. The others notice a restart on their
+        # own time, when the new engine's first requests may be here already.
+        if SCHEDULER_STREAM not in status.tap:
             return
-        # The engine restarted: nothing that was under way has an outcome.
+        if status.event is TapEvent.EPOCH:
+            self._engine_restarted(moment)
+        elif status.event in (TapEvent.GAP, TapEvent.DROPPED):
+            self.requests.suspect_all()
+
+    def _engine_restarted(self, moment: Moment) -> None:
+        """Nothing that was under way has an outcome."""
         for load_id in list(self.requests.copies):
             self.forecaster.censor_load(load_id, moment)
         for request_id in self.requests.forget_all():

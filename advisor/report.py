@@ -123,7 +123,7 @@ def build_report(
         unattributed_ratio=totals.unattributed_seconds / waited if waited else 0.0,
         hits=_hits(totals),
         movements=_movements(totals),
-        degraded=pipeline.inventory.degraded,
+        degraded=pipeline.degraded,
         live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
     )
 

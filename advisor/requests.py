@@ -21,6 +21,7 @@ from kvready.collectors.records import (
 
 MAX_LIVE_REQUESTS = 16_384
 MAX_OPEN_LOADS = 16_384
+BATCHES_TO_CLEAR_SUSPICION = 8  # a running request may sit out a batch or two
 
 
 class Copy:
@@ -123,6 +124,9 @@ class RequestTracker:
         self.copies: OrderedDict[int, Copy] = OrderedDict()
         self.shed = 0  # live requests forgotten at the bound
         self.unknown = 0  # records about requests that arrived before we attached
+        # After lost records: who may have ended unseen, until enough batches have named the living.
+        self._suspects: set[str] = set()
+        self._batches_since_loss = 0
 
     def get(self, request_id: str) -> RequestState | None:
         """The live request, or None (counted) if its arrival was never seen."""
@@ -222,9 +226,28 @@ class RequestTracker:
         """A request ended; it is forgotten."""
         return self.live.pop(request_id, None)
 
+    def suspect_all(self) -> None:
+        """Records were lost: any live request may have ended unseen."""
+        self._suspects = set(self.live)
+        self._batches_since_loss = 0
+
+    def clear_suspicion(self, batch: BatchPlanned) -> list[str]:
+        """A batch names who lives; returns those that enough batches did not name, forgotten."""
+        if not self._suspects or batch.waiting_total > len(batch.waiting):
+            return []
+        self._suspects.difference_update(member.request_id for member in batch.members)
+        self._suspects.difference_update(batch.waiting)
+        self._batches_since_loss += 1
+        if self._batches_since_loss < BATCHES_TO_CLEAR_SUSPICION:
+            return []
+        gone = [request_id for request_id in self._suspects if self.live.pop(request_id, None)]
+        self._suspects.clear()
+        return sorted(gone)
+
     def forget_all(self) -> list[str]:
         """The engine restarted: every live request is gone. Returns their ids."""
         gone = list(self.live)
         self.live.clear()
         self.copies.clear()
+        self._suspects.clear()
         return gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from story import BLOCK_TOKENS, Story, prefill
+from story import BLOCK_TOKENS, Story, decode, prefill
 
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.waits import WaitState
@@ -213,6 +213,28 @@ def test_an_engine_restart_ends_what_was_under_way_without_an_outcome() -> None:
     assert not story.pipeline.requests.live
     assert not story.pipeline.requests.copies
     assert story.pipeline.ledger.open_count == 0
+
+
+@pytest.mark.parametrize("other_tap", ["e", "observer-mover-0"])
+def test_a_restart_noticed_late_by_another_tap_spares_the_new_engines_requests(
+    other_tap: str,
+) -> None:
+    story = Story()
+    story.arrives(1.0, "a", CHAIN)
+    story.tell(1.1, TapStatus(other_tap, 0, TapEvent.EPOCH, TapState.LIVE, epoch=1))
+    story.first_token(1.3, "a")
+    assert [pair.state for pair in story.pairs] == [PairState.PAIRED]
+
+
+def test_a_request_whose_end_was_lost_is_forgotten_once_batches_no_longer_name_it() -> None:
+    story = Story()
+    for name in ("ended unseen", "alive"):
+        story.arrives(1.0, name, ())
+        story.scheduled(1.0, name)
+    story.tell(1.5, TapStatus("observer-scheduler-0", 0, TapEvent.GAP, TapState.DEGRADED))
+    for n in range(16):
+        story.batch(2.0 + n, 2.5 + n, decode("alive", 8 + n))
+    assert list(story.pipeline.requests.live) == ["alive"]
 
 
 def test_forecasts_made_while_a_gap_is_open_say_so() -> None:

@@ -66,13 +66,15 @@ def run(
 ) -> dict[str, object]:
     """The whole demonstration; returns what the clients saw."""
     say(f"starting vLLM with {model.name} (half a minute)")
-    with Engine(python=python.absolute(), model=model.resolve()) as engine:
-        with Attached(kvready, engine, recording) as attached:
-            say(f"kvready watches at {attached.url}; {shape.requests} requests, seed {shape.seed}")
-            began = time.monotonic()
-            answers = load.run(engine.url, model.name, shape)
-            seen = load.summary(answers, time.monotonic() - began)
-            say(f"the clients saw {json.dumps(seen)}")
+    with (
+        Engine(python=python.absolute(), model=model.resolve()) as engine,
+        Attached(kvready, engine, recording) as attached,
+    ):
+        say(f"kvready watches at {attached.url}; {shape.requests} requests, seed {shape.seed}")
+        began = time.monotonic()
+        answers = load.run(engine.url, model.name, shape)
+        seen = load.summary(answers, time.monotonic() - began)
+        say(f"the clients saw {json.dumps(seen)}")
     return seen
 
 
