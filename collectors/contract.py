@@ -118,9 +118,7 @@ def check_delivery(rig: Rig, messages: int = 20) -> None:
         _must(len(sink.facts) >= before + messages - 1, "every message's records are delivered")
         _must(coverage.records == len(sink.records), "coverage counts the records delivered")
         _must(coverage.last_received_seconds is not None, "coverage says when it last received")
-        _must(
-            sink.received_seconds == sorted(sink.received_seconds), "receive times never go back"
-        )
+        _must(sink.received_seconds == sorted(sink.received_seconds), "receive times never go back")
         _must(sink.taps == {tap.name}, "records carry the tap's name")
         _must(not sink.news(TapEvent.GAP), "no gap where nothing is missing")
         _must(bool(coverage.blind_to), "a tap says what it cannot see")
@@ -136,9 +134,7 @@ def check_garbage(rig: Rig, garbage: Sequence[Sequence[bytes]]) -> None:
         _gather(tap, lambda: bool(sink.facts), "a message before the garbage")
         for frames in garbage:
             rig.publish_frames(frames)
-        _gather(
-            tap, lambda: tap.coverage().messages >= 1 + len(garbage), "the garbage to be taken"
-        )
+        _gather(tap, lambda: tap.coverage().messages >= 1 + len(garbage), "the garbage to be taken")
         _must(tap.coverage().decode_errors > 0, "what cannot be read is counted")
         _must(bool(sink.news(TapEvent.DECODE_ERROR)), "what cannot be read is told")
         before = len(sink.facts)
@@ -192,9 +188,11 @@ def check_restart(rig: Rig) -> None:
         _gather(tap, lambda: tap.coverage().messages >= 5, "five messages")
         before = len(sink.records)
         rig.restart()
-        _publish_until(rig, tap, lambda: bool(sink.news(TapEvent.EPOCH)), "news of the epoch")
-        _gather(
-            tap, lambda: any(_is_fact(one) for one in sink.records[before:]), "the first new record"
+        _publish_until(
+            rig,
+            tap,
+            lambda: bool(sink.news(TapEvent.EPOCH)) and any(map(_is_fact, sink.records[before:])),
+            "news of the epoch and a first new record",
         )
         after = sink.records[before:]
         first_fact = next(place for place, one in enumerate(after) if _is_fact(one))

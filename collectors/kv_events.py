@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from kvready.collectors.collector import Coverage, Level, Sink, Stability
-from kvready.collectors.records import TapEvent, TapState, TapStatus
+from kvready.collectors.records import TapEvent, TapStatus
 from kvready.collectors.sequence import SequenceGate
 from kvready.collectors.vllm import KvEventDecoder
 from kvready.collectors.zmq_stream import SequencedStream

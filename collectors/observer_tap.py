@@ -58,6 +58,7 @@ class _Source:
     def close(self) -> None:
         """Close the socket and its monitor."""
         self.socket.disable_monitor()
+        self.monitor.close(linger=0)
         self.socket.close(linger=0)
 
 
@@ -104,7 +105,7 @@ class ObserverTap:
         self._look_for_sockets()
         taken = self._take_all(deadline)
         while not taken and (wait := deadline - time.monotonic()) > 0:
-            self._poller.poll(min(wait, LOOK_EVERY_SECONDS) * 1_000)
+            self._poller.poll(int(min(wait, LOOK_EVERY_SECONDS) * 1_000))
             self._look_for_sockets()
             taken = self._take_all(deadline)
         now = time.monotonic()

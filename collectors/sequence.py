@@ -117,6 +117,8 @@ class SequenceGate:
         if self._connected:
             return
         self._connected = True
+        if self._anchored and not self._can_replay:
+            self._restart("the connection was lost, and no replay can show the engine is the same")
         if self._can_replay and (self._doubted or not self._anchored):
             self._behind = True
             self._steady = False
@@ -135,13 +137,9 @@ class SequenceGate:
         self._held.clear()
         self._held_bytes = 0
         self._top = -1
-        if not self._anchored:
-            return
-        if self._can_replay:
+        if self._anchored and self._can_replay:
             self._doubted = True
             self._steady = False
-            return
-        self._give_up("connection lost, and no replay endpoint to compare with")
 
     def live(self, sequence: int, payload: bytes, mark: bytes, now: float) -> bool:
         """Take one live message. True: deliver it at once; else see `actions`."""
@@ -320,9 +318,7 @@ class SequenceGate:
         missing = max(0, last - self.expected + 1)
         self.given_up += missing
         first_missing = self.expected if missing else None
-        self._report(
-            TapEvent.DROPPED, first_missing, last if missing else None, missing, reason
-        )
+        self._report(TapEvent.DROPPED, first_missing, last if missing else None, missing, reason)
 
     def _restart(self, detail: str) -> None:
         """Another incarnation speaks: nothing known of the old one holds."""

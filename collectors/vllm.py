@@ -9,6 +9,7 @@ was lost says so, since a lost removal would let a block be called ready that is
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -76,8 +77,11 @@ class KvEventDecoder:
         self.windowed_events = 0  # groups whose blocks alone do not make a prefix
         self.keyless_blocks = 0  # content keys were wanted, the chain's start is not known
         self.quarantine: deque[Quarantined] = deque(maxlen=MAX_QUARANTINED)
-        batch = BatchWithTokens if with_content_keys else Batch
-        self._decode = msgspec.msgpack.Decoder(batch).decode
+        self._decode: Callable[[bytes], Batch | BatchWithTokens] = (
+            msgspec.msgpack.Decoder(BatchWithTokens).decode
+            if with_content_keys
+            else msgspec.msgpack.Decoder(Batch).decode
+        )
         self._keys: dict[int, int] = {}  # content key by block hash, younger generation
         self._older_keys: dict[int, int] = {}
 
@@ -103,7 +107,7 @@ class KvEventDecoder:
         return Decoded(self._records(sequence, batch.ts, batch.rank or 0, batch.events))
 
     def _records(
-        self, sequence: int, wall: float, rank: int, events: list[Stored | Removed | Cleared]
+        self, sequence: int, wall: float, rank: int, events: Sequence[Stored | Removed | Cleared]
     ) -> list[KvRecord]:
         publisher = self.publisher
         records: list[KvRecord] = []
@@ -150,9 +154,7 @@ class KvEventDecoder:
             event.group_idx or 0,
         )
 
-    def _stored(
-        self, sequence: int, wall: float, rank: int, event: Stored
-    ) -> BlocksStored | None:
+    def _stored(self, sequence: int, wall: float, rank: int, event: Stored) -> BlocksStored | None:
         if not event.block_hashes:  # every block of the step was masked out
             return None
         if event.kv_cache_spec_kind not in WHOLE_PREFIX_KINDS:
@@ -199,6 +201,7 @@ class KvEventDecoder:
         tokens: list[int] = getattr(event, "token_ids", [])
         parent_key = NO_PARENT_KEY if parent is None else self._key_of(parent)
         whole = event.block_size > 0 and len(tokens) == event.block_size * len(hashes)
+        whole = whole and len(extra) in (0, len(hashes))
         if not whole or parent_key is None or event.extra_keys is None:
             # The offload tier names no salts: only what the HBM stores said of a hash holds.
             known = [self._key_of(block_hash) for block_hash in hashes]

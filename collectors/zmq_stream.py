@@ -61,9 +61,9 @@ class SequencedStream:
             return
         self._context = zmq.Context(io_threads=1)
         live = self._socket(zmq.SUB)
+        self._live = live
         self._monitor = live.get_monitor_socket(CONNECTION_EVENTS)
         live.subscribe(self._topic)
-        self._live = live
         address = self._endpoint.address
         try:
             if self._endpoint.we_bind:
@@ -82,6 +82,8 @@ class SequencedStream:
         if self._live is not None:
             self._live.disable_monitor()
             self._live.close(linger=0)
+        if self._monitor is not None:
+            self._monitor.close(linger=0)
         if self._context is not None:
             self._context.destroy(linger=0)
         self._poller = zmq.Poller()
@@ -101,7 +103,7 @@ class SequencedStream:
         deadline = time.monotonic() + budget_seconds
         taken = self._take_live(live, deadline, on_message, on_status, on_refused)
         if not taken:
-            self._poller.poll(max(0.0, deadline - time.monotonic()) * 1_000)
+            self._poller.poll(int(max(0.0, deadline - time.monotonic()) * 1_000))
             taken = self._take_live(live, deadline, on_message, on_status, on_refused)
         # Before the replies: those of an engine come after the news that the one before it left.
         self._take_connection_news()

@@ -27,9 +27,7 @@ def captured_lines(name: str) -> list[dict[str, Any]]:
 
 def captured_frames(name: str) -> list[list[bytes]]:
     """A captured stream's messages, frame by frame."""
-    return [
-        [base64.b64decode(frame) for frame in line["frames"]] for line in captured_lines(name)
-    ]
+    return [[base64.b64decode(frame) for frame in line["frames"]] for line in captured_lines(name)]
 
 
 class SmallEngine:
@@ -55,8 +53,16 @@ class SmallEngine:
         events: list[dict[str, Any]] = []
         for _ in range(self._random.randint(1, 5)):
             events += self._random.choice(
-                [self._compute, self._compute, self._evict, self._evict, self._offload,
-                 self._forget_host, self._report, self._clear]
+                [
+                    self._compute,
+                    self._compute,
+                    self._evict,
+                    self._evict,
+                    self._offload,
+                    self._forget_host,
+                    self._report,
+                    self._clear,
+                ]
             )()
         self._wall_seconds += 0.01
         payload = msgspec.msgpack.encode([self._wall_seconds, events, 0])
