@@ -19,7 +19,8 @@ class OnlineFit:
 
     `prior` is where the coefficients stand before evidence. Afterwards only their proportions
     count, with the weight of `prior_observations` typical ones: they are scaled to this machine's
-    pace, so that a feature never seen keeps a sane value on a machine ten times slower.
+    pace, so that a feature never seen keeps a sane value on a machine ten times slower. Values
+    under `smallest` are all alike: their errors weigh absolutely.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class OnlineFit:
         typical_features: Sequence[float],
         prior_observations: float = 4.0,
         half_life: float = 512.0,
+        smallest: float = 1e-6,
     ) -> None:
         self.size = len(prior)
         self.coefficients = list(prior)
@@ -38,6 +40,7 @@ class OnlineFit:
         self._prior_weight = [prior_observations * (f / expected) ** 2 for f in typical_features]
         self._pace_log_sum = 0.0
         self._pace_weight = 0.0
+        self._smallest = smallest
         self._keep = 0.5 ** (1.0 / half_life)
         self._gram = [[0.0] * self.size for _ in range(self.size)]
         self._moment = [0.0] * self.size
@@ -46,11 +49,17 @@ class OnlineFit:
         """The fitted value for these features."""
         return sum(c * f for c, f in zip(self.coefficients, features, strict=True))
 
-    def learn(self, features: Sequence[float], actual: float) -> None:
-        """Take in one observation (`actual` > 0); `solve` makes it count."""
-        weight = 1.0 / (actual * actual)
+    def learn(self, features: Sequence[float], actual: float, scale: float = 0.0) -> None:
+        """Take in one observation; `solve` makes it count.
+
+        Its error weighs relative to `scale`, which is `actual` unless that is a part of something
+        larger.
+        """
+        scale = max(actual, scale, self._smallest)
+        weight = 1.0 / scale**2
         by_prior = sum(c * f for c, f in zip(self._prior, features, strict=True))
-        self._pace_log_sum = self._keep * self._pace_log_sum + math.log(actual / by_prior)
+        pace = max(actual, self._smallest) / max(by_prior, self._smallest)
+        self._pace_log_sum = self._keep * self._pace_log_sum + math.log(pace)
         self._pace_weight = self._keep * self._pace_weight + 1.0
         for i, f_i in enumerate(features):
             row = self._gram[i]

@@ -17,7 +17,6 @@ from kvready.collectors.records import (
     BatchPlanned,
     EngineDescribed,
     FirstToken,
-    LoadDecided,
     RequestScheduled,
     Tier,
 )
@@ -51,33 +50,40 @@ class Forecaster:
     # Loads -----------------------------------------------------------------------------------
 
     def load_decided(self, copy: Copy, moment: Moment) -> None:
-        """Forecast a copy into HBM: what the mover still has before it, then its own service."""
+        """Forecast a copy: until the mover takes it up, then its own service."""
         decided = copy.decided
+        copy.step_seconds = self._step_seconds_at(decided.decided_seconds)
+        copy.backlog_seconds = self._backlog_seconds(copy, decided.decided_seconds)
         if decided.destination is not Tier.HBM:
             return
-        seconds = self._mover_backlog_seconds(copy) + self.mover.service_seconds(decided)
         model = self.mover.model(decided.source, decided.destination)
         self._write(
             Target.LOAD,
             str(decided.load_id),
             decided.decided_seconds,
-            seconds,
+            model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
+            + model.service_seconds(decided.payload_bytes, decided.fragments),
             f"{decided.source}->{decided.destination} {_octave(decided.payload_bytes)}B",
             model.version,
             moment,
         )
 
     def load_finished(self, copy: Copy, moment: Moment) -> None:
-        """Close a copy's forecast and learn from its service time."""
+        """Close a copy's forecast and learn from it."""
         assert copy.ready_seconds is not None
         decided = copy.decided
+        whole_seconds = copy.ready_seconds - decided.decided_seconds
         if decided.destination is Tier.HBM:
-            waited = copy.ready_seconds - decided.decided_seconds
-            self._pair(Target.LOAD, str(decided.load_id), waited, moment)
+            self._pair(Target.LOAD, str(decided.load_id), whole_seconds, moment)
+        model = self.mover.model(decided.source, decided.destination)
         if copy.started_seconds is not None:
-            model = self.mover.model(decided.source, decided.destination)
-            service_seconds = copy.ready_seconds - copy.started_seconds
-            model.learn(decided.payload_bytes, decided.fragments, service_seconds)
+            wait_seconds = copy.started_seconds - decided.decided_seconds
+            model.learn_wait(copy.step_seconds, copy.backlog_seconds, wait_seconds)
+        else:
+            # The engine tells no start: what the wait model does not explain counts as service.
+            wait_seconds = model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
+        service_seconds = max(0.0, whole_seconds - wait_seconds)
+        model.learn_service(decided.payload_bytes, decided.fragments, service_seconds)
 
     # Batches ---------------------------------------------------------------------------------
 
@@ -183,18 +189,27 @@ class Forecaster:
 
     # -----------------------------------------------------------------------------------------
 
-    def _mover_backlog_seconds(self, until: Copy) -> float:
-        """Work in the same direction that the mover took on before this copy and has not done."""
-        now = until.decided.decided_seconds
+    def _step_seconds_at(self, seconds: float) -> float:
+        """Predicted compute of the batch that was planned at this very moment; 0 if none was."""
+        if not self._planned:
+            return 0.0
+        latest = next(reversed(self._planned.values()))
+        if latest.planned_seconds != seconds:
+            return 0.0
+        return self.compute.batch_seconds(latest.members)
+
+    def _backlog_seconds(self, until: Copy | None, now_seconds: float) -> float:
+        """Service that the mover still owes to copies before `until` in its direction."""
+        direction = (Tier.HOST, Tier.HBM) if until is None else _direction(until)
         backlog = 0.0
         for copy in self._requests.copies.values():
             if copy is until:
                 break
-            if _direction(copy) != _direction(until):
+            if _direction(copy) != direction:
                 continue
             service = self.mover.service_seconds(copy.decided)
             if copy.started_seconds is not None:
-                service = max(0.0, service - (now - copy.started_seconds))
+                service = max(0.0, service - (now_seconds - copy.started_seconds))
             backlog += service
         return backlog
 
@@ -233,37 +248,38 @@ class Forecaster:
         )
 
     def _usable_after_seconds(self, state: RequestState, moment: Moment) -> float:
+        now = moment[1]
         unfinished = state.unfinished_copies
         if unfinished:
-            return max(
-                self._mover_backlog_seconds(copy)
-                + self.mover.service_seconds(copy.decided)
-                - (moment[1] - copy.decided.decided_seconds)
-                for copy in unfinished
-            )
+            return max(self._copy_left_seconds(copy, now) for copy in unfinished)
         if state.scheduled is None and state.host_tokens and not state.copies:
-            return self._expected_load_seconds(state.host_tokens)
+            return self._expected_load_seconds(state.host_tokens, now)
         return 0.0
 
-    def _expected_load_seconds(self, tokens: int) -> float:
-        """A load that the scheduler has not ordered yet, behind what the mover has now."""
+    def _copy_left_seconds(self, copy: Copy, now_seconds: float) -> float:
+        """Predicted seconds until a copy that was ordered is usable."""
+        decided = copy.decided
+        service = self.mover.service_seconds(decided)
+        if copy.started_seconds is not None:
+            return max(0.0, service - (now_seconds - copy.started_seconds))
+        model = self.mover.model(decided.source, decided.destination)
+        wait = model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
+        return max(0.0, wait - (now_seconds - decided.decided_seconds)) + service
+
+    def _expected_load_seconds(self, tokens: int, now_seconds: float) -> float:
+        """A load that the scheduler will order with its next batch, taken to be like the last."""
         assert self.engine is not None
-        load = LoadDecided(
-            load_id=-1,
-            request_id="",
-            source=Tier.HOST,
-            destination=Tier.HBM,
-            tokens=tokens,
-            payload_bytes=tokens * self.engine.kv_bytes_per_token,
-            fragments=tokens // self.engine.block_tokens * self.engine.host_fragments_per_block,
-            decided_seconds=0.0,
+        step_seconds = 0.0
+        if self._planned:
+            latest = next(reversed(self._planned.values()))
+            step_seconds = self.compute.batch_seconds(latest.members)
+        model = self.mover.model(Tier.HOST, Tier.HBM)
+        blocks = tokens // self.engine.block_tokens
+        return model.wait_seconds(
+            step_seconds, self._backlog_seconds(None, now_seconds)
+        ) + model.service_seconds(
+            tokens * self.engine.kv_bytes_per_token, blocks * self.engine.host_fragments_per_block
         )
-        queued = sum(
-            self.mover.service_seconds(copy.decided)
-            for copy in self._requests.copies.values()
-            if copy.decided.destination is Tier.HBM
-        )
-        return queued + self.mover.service_seconds(load)
 
     def _write(
         self,

@@ -41,7 +41,6 @@ from kvready.collectors.records import (
     TierCleared,
 )
 
-
 SCHEDULER_STREAM = "observer-scheduler"
 MAX_NAMED_TAPS = 256
 

@@ -1,8 +1,10 @@
 """How long until a copy is usable: a cost model of loads, corrected online.
 
-`t = q + a + k * (n * b + bytes / BW)`: q is the work that the mover still has before it, n the
-fragments. `b` and `BW` are the link profile's; `a` and `k`, the engine's own overhead and its
-factor over the profile, are fitted from the copies seen, one pair per direction.
+`t = q + a + k * (n * b + bytes / BW)`, n the fragments. `b` and `BW` are the link profile's; `a`
+and `k`, the engine's own overhead and its factor over the profile, are fitted from the copies seen.
+`q` is the wait until the mover takes the copy up: all that it still has to do, since it is first
+in, first out; and some share of the step that the copy was ordered with, since an engine may submit
+copies only after it has launched that step's compute. The share is fitted, per direction.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ PROFILE_BYTES_PER_SECOND = 10e9
 PRIOR_OVERHEAD_SECONDS = 1e-3
 PRIOR_ENGINE_FACTOR = 1.0
 TYPICAL_NOMINAL_SECONDS = 1e-2
+PRIOR_SUBMIT_SECONDS = 1e-3
+PRIOR_STEP_SHARE = 0.5  # between submitting before the step's compute (0) and after it (1)
+TYPICAL_STEP_SECONDS = 2e-2
+HALF_LIFE_COPIES = 32.0  # contention with compute shifts within minutes
+SMALLEST_WAIT_SECONDS = 5e-3
 
 Direction = tuple[Tier, Tier]
 
@@ -29,14 +36,21 @@ def nominal_seconds(payload_bytes: int, fragments: int) -> float:
 
 
 class LoadModel:
-    """Seconds of a copy in one direction, once the mover takes it up."""
+    """Seconds of a copy in one direction: until the mover takes it up, and from then on."""
 
     def __init__(self) -> None:
-        self._fit = OnlineFit(
+        self._service = OnlineFit(
             prior=(PRIOR_OVERHEAD_SECONDS, PRIOR_ENGINE_FACTOR),
             typical_features=(1.0, TYPICAL_NOMINAL_SECONDS),
             prior_observations=2.0,
-            half_life=128.0,
+            half_life=HALF_LIFE_COPIES,
+        )
+        self._wait = OnlineFit(
+            prior=(PRIOR_SUBMIT_SECONDS, PRIOR_STEP_SHARE),
+            typical_features=(1.0, TYPICAL_STEP_SECONDS),
+            prior_observations=2.0,
+            half_life=HALF_LIFE_COPIES,
+            smallest=SMALLEST_WAIT_SECONDS,
         )
         self._refits = 0
 
@@ -48,29 +62,52 @@ class LoadModel:
     @property
     def overhead_seconds(self) -> float:
         """The fitted fixed cost of one copy."""
-        return self._fit.coefficients[0]
+        return self._service.coefficients[0]
 
     @property
     def engine_factor(self) -> float:
         """The fitted factor over the link profile."""
-        return self._fit.coefficients[1]
+        return self._service.coefficients[1]
+
+    @property
+    def step_share(self) -> float:
+        """How much of the step's compute a copy ordered with it waits for."""
+        return self._wait.coefficients[1]
 
     def service_seconds(self, payload_bytes: int, fragments: int) -> float:
         """Predicted seconds from the mover's start to ready."""
-        return self._fit.predict((1.0, nominal_seconds(payload_bytes, fragments)))
+        return self._service.predict((1.0, nominal_seconds(payload_bytes, fragments)))
 
-    def learn(self, payload_bytes: int, fragments: int, actual_seconds: float) -> None:
+    def wait_seconds(self, step_seconds: float, backlog_seconds: float) -> float:
+        """Predicted seconds from the order to the mover's start.
+
+        `step_seconds` is the compute of the batch planned with the order, `backlog_seconds` the
+        service that the mover owes to copies before it.
+        """
+        return self._wait.predict((1.0, step_seconds)) + backlog_seconds
+
+    def learn_service(self, payload_bytes: int, fragments: int, actual_seconds: float) -> None:
         """Take in one finished copy."""
-        if actual_seconds <= 0.0:
-            return
-        self._fit.learn((1.0, nominal_seconds(payload_bytes, fragments)), actual_seconds)
-        if self._fit.observations <= REFIT_EVERY or self._fit.observations % REFIT_EVERY == 0:
-            self._fit.solve()
+        features = (1.0, nominal_seconds(payload_bytes, fragments))
+        self._service.learn(features, actual_seconds)
+        self._refit(self._service)
+
+    def learn_wait(
+        self, step_seconds: float, backlog_seconds: float, actual_seconds: float
+    ) -> None:
+        """Take in one copy's time from order to start."""
+        beyond_backlog = max(0.0, actual_seconds - backlog_seconds)
+        self._wait.learn((1.0, step_seconds), beyond_backlog, scale=actual_seconds)
+        self._refit(self._wait)
+
+    def _refit(self, fit: OnlineFit) -> None:
+        if fit.observations <= REFIT_EVERY or fit.observations % REFIT_EVERY == 0:
+            fit.solve()
             self._refits += 1
 
 
 class Mover:
-    """The queue in front of an engine's copy thread: first in, first out, one at a time."""
+    """What is learned of an engine's copy threads: one model per direction."""
 
     def __init__(self) -> None:
         self.models: dict[Direction, LoadModel] = {}

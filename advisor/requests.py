@@ -27,12 +27,15 @@ BATCHES_TO_CLEAR_SUSPICION = 8  # a running request may sit out a batch or two
 class Copy:
     """A copy that was ordered; `ready_seconds` is None until it is usable."""
 
-    __slots__ = ("decided", "ready_seconds", "started_seconds")
+    __slots__ = ("backlog_seconds", "decided", "ready_seconds", "started_seconds", "step_seconds")
 
     def __init__(self, decided: LoadDecided) -> None:
         self.decided = decided
         self.started_seconds: float | None = None
         self.ready_seconds: float | None = None
+        # What it was predicted to wait for when it was ordered.
+        self.step_seconds = 0.0
+        self.backlog_seconds = 0.0
 
 
 class RequestState:

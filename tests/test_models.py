@@ -80,11 +80,25 @@ def test_a_load_model_is_right_about_sizes_it_has_not_seen() -> None:
     for _ in range(200):
         blocks = rng.choice([1, 2, 4, 64, 128])
         payload, fragments = blocks * 4_194_304, blocks * 64
-        model.learn(payload, fragments, truth(payload, fragments) * math.exp(rng.gauss(0, 0.03)))
+        seconds = truth(payload, fragments) * math.exp(rng.gauss(0, 0.03))
+        model.learn_service(payload, fragments, seconds)
     for blocks in (8, 16, 32):
         payload, fragments = blocks * 4_194_304, blocks * 64
         predicted = model.service_seconds(payload, fragments)
         assert predicted == pytest.approx(truth(payload, fragments), rel=0.10)
+
+
+@pytest.mark.parametrize("step_share", [0.0, 1.0], ids=["submits first", "computes first"])
+def test_a_load_model_learns_whether_copies_wait_for_the_steps_compute(step_share: float) -> None:
+    rng = random.Random(5)
+    model = LoadModel()
+    for _ in range(200):
+        step, backlog = rng.uniform(0.02, 0.6), rng.choice([0.0, 0.0, rng.uniform(0.0, 0.3)])
+        wait = (0.002 + step_share * step + backlog) * math.exp(rng.gauss(0, 0.05))
+        model.learn_wait(step, backlog, wait)
+    assert model.step_share == pytest.approx(step_share, abs=0.1)
+    expected = 0.002 + step_share * 0.3 + 0.1
+    assert model.wait_seconds(0.3, 0.1) == pytest.approx(expected, rel=0.15, abs=0.01)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])

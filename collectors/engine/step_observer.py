@@ -114,6 +114,9 @@ class StepObserver:
             self._pending.append(self._described)
         if output.preempted_req_ids:
             self._pending += self._requests.preempted(output.preempted_req_ids, seconds)
+        # The batch goes before the copies ordered with it: it is what they may have to wait for.
+        if output.num_scheduled_tokens:
+            self._pending.append(self._planned(output, began))
         if output.kv_connector_metadata is not None:
             self._note_orders(output.kv_connector_metadata, seconds)
         admitted = [new.req_id for new in output.scheduled_new_reqs]
@@ -124,8 +127,6 @@ class StepObserver:
             self._pending += self._requests.deferred(
                 self._scheduler.deferred_waiting, self._lookup_may_defer, seconds
             )
-        if output.num_scheduled_tokens:
-            self._pending.append(self._planned(output, began))
         self._flush()
 
     @counted
