@@ -15,13 +15,14 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from struct import unpack
 
 import msgspec
 
 TOKEN_BYTES = 4
+KEY_BYTES = 8
 NO_EXTRA_KEY = 0
 NO_PARENT_KEY = 0
-_NO_EXTRA_BYTES = bytes(8)
 
 _encode = msgspec.msgpack.encode
 
@@ -35,14 +36,14 @@ def unsigned_block_hash(block_hash: int | bytes) -> int:
 
 def text_hash(text: str) -> int:
     """A 64-bit stand-in for a name that must not be kept, such as a session id."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(), digest_size=KEY_BYTES).digest(), "little")
 
 
 def extra_key_hash(extra_keys: object) -> int:
     """What sets equal tokens apart (LoRA name, media, salt, in that order), 0 for nothing."""
     if not extra_keys:
         return NO_EXTRA_KEY
-    return int.from_bytes(blake2b(_encode(extra_keys), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(_encode(extra_keys), digest_size=KEY_BYTES).digest(), "little")
 
 
 def content_keys(
@@ -62,16 +63,16 @@ def content_keys(
     step = block_tokens * TOKEN_BYTES
     if step <= 0:
         raise ValueError("a block must hold at least one token")
-    parent = parent_key.to_bytes(8, "little")
+    key = parent_key.to_bytes(KEY_BYTES, "little")
     keys = []
-    if not any(extra_key_hashes):
-        for end in range(step, len(data) + 1, step):
-            chained = parent + _NO_EXTRA_BYTES
-            parent = blake2b(data[end - step : end], digest_size=8, salt=chained).digest()
-            keys.append(int.from_bytes(parent, "little"))
-        return tuple(keys)
-    for end, extra in zip(range(step, len(data) + 1, step), extra_key_hashes, strict=False):
-        chained = parent + extra.to_bytes(8, "little")
-        parent = blake2b(data[end - step : end], digest_size=8, salt=chained).digest()
-        keys.append(int.from_bytes(parent, "little"))
-    return tuple(keys)
+    ends = range(step, len(data) + 1, step)
+    if any(extra_key_hashes):
+        for end, extra in zip(ends, extra_key_hashes, strict=False):
+            salt = key + extra.to_bytes(KEY_BYTES, "little")
+            key = blake2b(data[end - step : end], digest_size=KEY_BYTES, salt=salt).digest()
+            keys.append(key)
+    else:  # a salt of half the length is filled up with zeros: the hash of no extra key
+        for end in ends:
+            key = blake2b(data[end - step : end], digest_size=KEY_BYTES, salt=key).digest()
+            keys.append(key)
+    return unpack(f"<{len(keys)}Q", b"".join(keys))

@@ -271,7 +271,7 @@ class KvEventDecoder:
 
 
 def _unsigned(hashes: tuple[int | bytes, ...]) -> tuple[int, ...]:
-    if bytes in set(map(type, hashes)):
+    if bytes in map(type, hashes):
         return tuple([unsigned_block_hash(one) for one in hashes])
     return hashes  # type: ignore[return-value]  # no bytes among them
 
