@@ -57,7 +57,7 @@ class Pipeline:
         self.traffic = Traffic()
         self.engine: EngineDescribed | None = None
         self.last_ingest = 0
-        self._degraded_taps: set[str] = set()
+        self.tap_states: dict[str, TapState] = {}  # by stream, as its last status said
         self.forecaster = Forecaster(self.ledger, self.requests, on_pair or _ignore)
         self.hits = HitAccount(
             self.inventory, self.requests, self.steps, self.totals, self._recompute_seconds
@@ -96,7 +96,9 @@ class Pipeline:
     @property
     def degraded(self) -> bool:
         """Whether something is missing from what the taps delivered."""
-        return self.inventory.degraded or bool(self._degraded_taps)
+        return self.inventory.degraded or any(
+            state is not TapState.LIVE for state in self.tap_states.values()
+        )
 
     def _request(
         self,
@@ -190,10 +192,8 @@ class Pipeline:
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
         self.inventory.apply(status)
-        if status.state is TapState.LIVE:
-            self._degraded_taps.discard(status.tap)
-        elif len(self._degraded_taps) < MAX_NAMED_TAPS:
-            self._degraded_taps.add(status.tap)
+        if status.tap in self.tap_states or len(self.tap_states) < MAX_NAMED_TAPS:
+            self.tap_states[status.tap] = status.state
         # Only the scheduler's own stream speaks of requests. The others notice a restart on their
         # own time, when the new engine's first requests may be here already.
         if SCHEDULER_STREAM not in status.tap:

@@ -13,7 +13,7 @@ from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
 from kvready.advisor.waits import WaitState
-from kvready.collectors.records import Outcome, Tier
+from kvready.collectors.records import Outcome, TapState, Tier
 
 MAX_CELLS_PER_TARGET = 32
 
@@ -98,7 +98,8 @@ class Report(msgspec.Struct, frozen=True):
     unattributed_ratio: float
     hits: Hits
     movements: list[Movement]
-    degraded: bool
+    taps: dict[str, TapState]
+    pairs_leaning_on_degraded: int
     live_blocks: dict[Tier, int]
 
 
@@ -123,7 +124,12 @@ def build_report(
         unattributed_ratio=totals.unattributed_seconds / waited if waited else 0.0,
         hits=_hits(totals),
         movements=_movements(totals),
-        degraded=pipeline.degraded,
+        taps=dict(pipeline.tap_states),
+        pairs_leaning_on_degraded=sum(
+            pair.forecast.leans_on_degraded
+            for pair in pipeline.ledger.pairs
+            if pair.state is PairState.PAIRED
+        ),
         live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
     )
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from kvready.advisor.report import Hits, Report
 from kvready.advisor.waits import WaitState
+from kvready.collectors.records import TapState
 
 BAR_CELLS = 40
 
@@ -29,8 +30,11 @@ def print_report(report: Report, console: Console) -> None:
             _movements(report),
         )
     )
-    if report.degraded:
-        console.print("[yellow]The cache inventory has unhealed gaps; see the taps' status.[/]")
+    for name, state in report.taps.items():
+        if state not in (TapState.LIVE, TapState.CLOSED):
+            console.print(
+                f"[yellow]tap {name} is {state}: something is missing from these figures[/]"
+            )
 
 
 def format_seconds(seconds: float) -> str:
@@ -84,7 +88,9 @@ def _counts(report: Report) -> Text:
         f"{target.open} open, {target.missed} missed"
         for target in report.targets
     )
-    return Text.assemble((f"{pairs} pairs", "bold"), f"  ({rest})")
+    leaning = report.pairs_leaning_on_degraded
+    note = f"; {leaning} of them leant on a tap that was not whole" if leaning else ""
+    return Text.assemble((f"{pairs} pairs", "bold"), f"{note}  ({rest})")
 
 
 def _waits(report: Report) -> Table:

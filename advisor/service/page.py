@@ -12,6 +12,7 @@ from kvready.advisor.report import CellScore, Hits, Report
 from kvready.advisor.report_text import format_seconds
 from kvready.advisor.service.models import Status
 from kvready.advisor.waits import WaitState
+from kvready.collectors.records import TapState
 
 # Nothing is loaded from anywhere, and nothing on the page runs.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
@@ -55,8 +56,11 @@ def _badges(status: Status, report: Report) -> str:
     if status.replayed:
         texts.insert(0, f"replay of {status.replayed}")
     badges = [f'<span class="badge">{escape(text)}</span>' for text in texts]
-    if report.degraded:
-        badges.append('<span class="badge bad">inventory in doubt: messages were lost</span>')
+    badges += [
+        f'<span class="badge bad">{escape(f"{tap} is {state}")}</span>'
+        for tap, state in report.taps.items()
+        if state not in (TapState.LIVE, TapState.CLOSED)
+    ]
     if status.recording.problem:
         badges.append(f'<span class="badge bad">{escape(status.recording.problem)}</span>')
     return " ".join(badges)
