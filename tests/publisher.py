@@ -1,4 +1,4 @@
-"""A scripted engine's sockets: KV events published, and replayed on request, as vLLM frames them."""
+"""A scripted engine: KV events on real sockets, replayed on request, framed as vLLM does."""
 
 from __future__ import annotations
 

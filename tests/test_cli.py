@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import KVREADY, serving
 from publisher import Publisher
+from served import KVREADY, serving
 from story import Story
 
 from kvready.advisor.ledger import Pair

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import AppClient, serving
 from prometheus_client.parser import text_string_to_metric_families
 from publisher import Publisher
+from served import AppClient, serving
 from story import Story
 
 from kvready.advisor.report import Report, build_report

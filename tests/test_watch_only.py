@@ -1,0 +1,135 @@
+"""Law 1, from a system-call trace: nothing leaves for the engine but subscriptions and replays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from observer_publisher import ObserverPublisher, load_started
+from publisher import Publisher
+from served import serving
+from system_calls import STRACE, Trace, read_trace
+
+from kvready.advisor.settings import Policy, PolicyMode
+
+GREETING_BYTES = 64
+MORE, LONG, COMMAND = 1, 2, 4
+MAX_REPLAY_REQUESTS = 4  # what this script of one join and one gap can call for
+HIGHEST = list(PolicyMode)[-1]
+
+
+@pytest.fixture
+def strace() -> None:
+    if shutil.which("strace") is None:
+        if os.environ.get("CI"):
+            pytest.fail("strace is missing; on Debian: apt-get install strace")
+        pytest.skip("strace is missing; on Debian: apt-get install strace")
+
+
+@pytest.fixture
+def trace(strace: None, short_dir: Path, free_port: int, monkeypatch) -> Trace:
+    """A run with both taps, a lost message, scrapes, and every policy as high as it goes."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    file = short_dir / "trace"
+    observed = short_dir / "observer"
+    observed.mkdir()
+    observer = ObserverPublisher(observed)
+    with Publisher(short_dir) as engine:
+        engine.store(1)
+        command = [
+            *("serve", "--kv-events", engine.events, "--replay", engine.replay),
+            *("--observer-dir", observed, "--recording", short_dir / "run.kvr"),
+        ]
+        for policy in Policy:
+            command += [f"--{policy.replace('_', '-')}", HIGHEST]
+        with serving(*command, port=free_port, before=(*STRACE, str(file))) as served:
+            served.wait_for(lambda: bool(engine.replay_requests))
+            engine.store(2)
+            engine.send_payload(b"\x93", lost=True)
+            engine.store(3)
+            served.wait_for(lambda: len(engine.replay_requests) > 1)
+            sequence = iter(range(1_000_000))
+
+            def observed_something() -> bool:
+                number = next(sequence)
+                observer.publish_records(number, [load_started(number)])
+                return served.get("/readyz").status_code == 200
+
+            served.wait_for(observed_something)
+            for path in ("/", "/metrics", "/v1/report", "/v1/status", "/v1/pairs"):
+                assert served.get(path).status_code == 200
+            code, errors = served.end()
+        assert code == 0, errors
+    observer.end()
+    _wait_until_complete(file)
+    return read_trace(file)
+
+
+def test_only_subscriptions_and_bounded_replay_requests_leave_for_the_engine(
+    trace: Trace, short_dir: Path
+) -> None:
+    assert trace.calls > 100
+    assert trace.cut_strings == 0
+    replays = []
+    kinds = set()
+    for connection in trace.connections:
+        assert connection.path.startswith(str(short_dir)), connection.path
+        greeting, frames = connection.sent[:GREETING_BYTES], connection.sent[GREETING_BYTES:]
+        assert greeting[:1] == b"\xff"
+        assert greeting[12:16] == b"NULL"
+        role, said = _what_was_said(bytes(frames))
+        kinds.add(role)
+        if role == "SUB":
+            assert said == [(COMMAND, b"\x09SUBSCRIBE" + _topic(connection.path))]
+        else:
+            assert role == "DEALER"
+            replays.append(said)
+    assert kinds == {"SUB", "DEALER"}
+    assert 1 < len(replays) <= MAX_REPLAY_REQUESTS
+    for said in replays:
+        assert [flags for flags, _ in said] == [MORE, 0]
+        assert [len(body) for _, body in said] == [0, 8]
+
+
+def test_it_reaches_nobody_and_is_reached_on_loopback_alone(trace: Trace) -> None:
+    assert trace.addresses_connected == []
+    assert trace.sent_to_addresses == []
+    assert trace.addresses_listened == ["127.0.0.1"]
+
+
+def test_it_writes_its_recording_and_nothing_else(trace: Trace, short_dir: Path) -> None:
+    assert trace.written_files == {str(short_dir / "run.kvr")}
+
+
+def test_it_signals_and_traces_no_process(trace: Trace) -> None:
+    assert trace.acts_on_processes == []
+
+
+def _topic(path: str) -> bytes:
+    return b"kvready" if "observer" in path else b""
+
+
+def _what_was_said(frames: bytes) -> tuple[str, list[tuple[int, bytes]]]:
+    """The socket's type from its READY command, and each frame after it (ZMTP 3)."""
+    parsed = []
+    while frames:
+        flags, width = frames[0], 8 if frames[0] & LONG else 1
+        size = int.from_bytes(frames[1 : 1 + width])
+        parsed.append((flags & (MORE | COMMAND), frames[1 + width : 1 + width + size]))
+        frames = frames[1 + width + size :]
+    (flags, ready), *said = parsed
+    assert flags == COMMAND
+    assert ready.startswith(b"\x05READY")
+    kind = ready.partition(b"Socket-Type")[2]
+    return kind[4 : 4 + int.from_bytes(kind[:4])].decode(), said
+
+
+def _wait_until_complete(file: Path, seconds: float = 20.0) -> None:
+    """strace outlives what it traces by a moment."""
+    deadline = time.monotonic() + seconds
+    while "exited with 0" not in file.read_text(encoding="utf-8").splitlines()[-1]:
+        assert time.monotonic() < deadline, "the trace never ended"
+        time.sleep(0.05)
