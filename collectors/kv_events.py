@@ -49,7 +49,6 @@ class KvEventTap:
         self._sink: Sink | None = None
         self._records = 0
         self._messages = 0
-        self._refused = 0
         self._last_received: float | None = None
 
     def start(self, sink: Sink) -> None:
@@ -131,7 +130,6 @@ class KvEventTap:
 
     def _on_refused(self, reason: str, frames: list[bytes]) -> None:
         self.decoder.refuse(-1, reason, sum(map(len, frames)))
-        self._refused += 1
         status = TapStatus(
             self.name,
             self.gate.rank,

@@ -105,7 +105,11 @@ class ObserverTap:
         self._look_for_sockets()
         taken = self._take_all(deadline)
         while not taken and (wait := deadline - time.monotonic()) > 0:
-            self._poller.poll(int(min(wait, LOOK_EVERY_SECONDS) * 1_000))
+            wait = min(wait, LOOK_EVERY_SECONDS)
+            if self._sources:
+                self._poller.poll(int(wait * 1_000))
+            else:
+                time.sleep(wait)  # a poller without sockets would not wait
             self._look_for_sockets()
             taken = self._take_all(deadline)
         now = time.monotonic()

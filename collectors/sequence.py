@@ -12,6 +12,9 @@ A message that stays missing is given up: `DROPPED` tells the consumer to forget
 before it, since its removal may have been in what was lost, and delivery goes on behind the hole.
 Blocks that the engine still holds from before are then unknown, not absent, until it restarts.
 
+An engine that restarts breaks its connection; `disconnected` must hear of it. Its numbers alone do
+not always show it, and where the replay ring has passed nothing else does.
+
 A `mark` tells equal messages from a new engine's message under an old number: for KV events the
 message's first 10 bytes, which hold its publishing time and compare in time order.
 """
@@ -165,9 +168,7 @@ class SequenceGate:
             if self._doubted and sequence == replay.start:
                 self._doubted = False
                 if mark != self._marks[sequence % KEPT_MARKS]:
-                    self._restart("another message is replayed under a known number")
-                    self._behind = True
-                    self._steady = False
+                    self._restart("another message is replayed under a known number", whole=False)
         if sequence < self.expected or sequence in self._held:
             return
         if self._steady and sequence > self.expected:
@@ -182,9 +183,7 @@ class SequenceGate:
             return
         if replay.first is None and self._anchored and not self._held:
             # The engine we knew would at least repeat the last message it sent.
-            self._restart("the engine does not remember its last message")
-            self._behind = replay.start > 0
-            self._steady = not self._behind
+            self._restart("the engine does not remember its last message", whole=replay.start == 0)
         elif replay.messages <= TRUSTED_ROUND_MESSAGES:
             self._behind = False
         self._end_round(replay, now, ended=True)
@@ -259,11 +258,19 @@ class SequenceGate:
 
     def _deliver_run(self) -> None:
         while (entry := self._held.pop(self.expected, None)) is not None:
+            if self._from_before(self.expected):
+                self._restart("a message held back is older than the one before it", whole=False)
+                return
             payload, received = entry
             self._held_bytes -= len(payload)
             self.actions.append(Deliver(self.expected, payload, received))
             self.expected += 1
             self._anchored = True
+
+    def _from_before(self, sequence: int) -> bool:
+        """Whether a message was published before its predecessor: by an earlier incarnation."""
+        mark = self._marks[sequence % KEPT_MARKS]
+        return self._ordered and self._anchored and mark < self._marks[(sequence - 1) % KEPT_MARKS]
 
     def _ask(self, now: float) -> None:
         """Request from the last message delivered, to see that it is still the same engine."""
@@ -292,20 +299,23 @@ class SequenceGate:
         begins_after = ended if replay.first is None else replay.first > replay.start
         self._passed = self._passed + 1 if begins_after else 0
         if self._passed >= PASSED_ROUNDS and (self._held or self._doubted):
-            self._give_up("the engine's replay buffer begins after it", every_hole=False)
+            self._give_up("the engine's replay buffer begins after it", below=replay.first)
 
-    def _give_up(self, reason: str, *, every_hole: bool = True) -> None:
-        """Go on behind what is missing; the consumer forgets all that it learnt before."""
+    def _give_up(self, reason: str, *, below: int | None = None) -> None:
+        """Go on behind what is missing; the consumer forgets all that it learnt before.
+
+        With `below`, what is missing from that number on may still come.
+        """
         self._doubted = False
         self._passed = 0
         self.partial = True
-        if every_hole:
+        if below is None:
             self._behind = False
         self._report_drop(reason)
         while self._held:
             self.expected = min(self._held)
             self._deliver_run()
-            if not every_hole:
+            if below is not None and self.expected >= below:
                 break
             if self._held:
                 self._report_drop(reason)
@@ -320,8 +330,11 @@ class SequenceGate:
         first_missing = self.expected if missing else None
         self._report(TapEvent.DROPPED, first_missing, last if missing else None, missing, reason)
 
-    def _restart(self, detail: str) -> None:
-        """Another incarnation speaks: nothing known of the old one holds."""
+    def _restart(self, detail: str, *, whole: bool = True) -> None:
+        """Another incarnation speaks: nothing known of the old one holds.
+
+        Not `whole`: it has published messages already that we do not have.
+        """
         self._held.clear()
         self._held_bytes = 0
         self.epoch += 1
@@ -330,9 +343,9 @@ class SequenceGate:
         self._marks = [b""] * KEPT_MARKS
         self._anchored = False
         self._doubted = False
-        self._steady = True
-        self._behind = False
-        self.partial = False
+        self._behind = not whole and self._can_replay
+        self._steady = not self._behind
+        self.partial = not whole and not self._can_replay
         self._passed = 0
         self._late = 0
         self._report(TapEvent.EPOCH, detail=detail)

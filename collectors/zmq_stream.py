@@ -23,6 +23,9 @@ END_OF_REPLAY = b"\xff" * 8
 SEQUENCE_BYTES = 8
 MAX_MESSAGES_PER_POLL = 4_096  # then whoever polls gets a turn
 MAX_MESSAGE_BYTES = 64 * 2**20  # a larger one closes its connection instead of filling memory
+KEEPALIVE_IDLE_SECONDS = 10
+KEEPALIVE_APART_SECONDS = 5
+KEEPALIVE_PROBES = 3
 UNLIMITED = 0  # receive high-water mark: what the kernel cannot hold waits here, nothing is dropped
 MARK_BYTES = 10  # array header, float header, publishing time: equal for copies, in time order
 
@@ -219,6 +222,11 @@ class SequencedStream:
         socket.setsockopt(zmq.RCVHWM, UNLIMITED)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.setsockopt(zmq.LINGER, 0)
+        # A host that lost power says no goodbye; without probes its restart could go unnoticed.
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_SECONDS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_APART_SECONDS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
         if "[" in self._endpoint.address:
             socket.setsockopt(zmq.IPV6, 1)
         return socket

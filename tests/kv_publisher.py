@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class KvPublisher:
         self.endpoint = f"ipc://{folder}/live.sock"
         self.replay_endpoint = f"ipc://{folder}/replay.sock" if can_replay else None
         self.engine = SmallEngine(1)
+        self._started_wall_seconds = self.engine.wall_seconds
         self.requests: list[list[bytes]] = []
         self.topic_in_replies = True
         self._topic = topic
@@ -59,6 +61,7 @@ class KvPublisher:
     def restart(self) -> None:
         self.close()
         self.engine = SmallEngine(2, self.engine.wall_seconds + 60)
+        self._started_wall_seconds = self.engine.wall_seconds
         self._sent.clear()
         self._open()
 
@@ -69,7 +72,11 @@ class KvPublisher:
         if sequence not in self._sent:
             while not self._says_something(self.engine.step()):
                 pass
-            self._sent[sequence] = self.engine.published[-1]
+            # Times rise with the numbers, whichever of them is sent first.
+            wall = struct.pack(">d", self._started_wall_seconds + sequence * 1e-6)
+            self._sent[sequence] = self.engine.published[-1].replace(
+                self.engine.published[-1][2:10], wall, 1
+            )
         return self._sent[sequence]
 
     def serve_replays(self, last: int, *, with_end: bool = True, skip: int | None = None) -> int:

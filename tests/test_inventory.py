@@ -239,7 +239,7 @@ OPERATIONS = st.lists(
 
 
 @given(operations=OPERATIONS)
-def test_counts_by_tier_agree_with_plain_counters(
+def test_every_tiers_counts_agree_with_plain_counters(
     operations: list[tuple[bool, Tier, list[int]]],
 ) -> None:
     inventory = Inventory()

@@ -6,7 +6,7 @@ import itertools
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from streams import SmallEngine
 
@@ -67,6 +67,13 @@ class Rehearsal:
         self.gate.connected(self.now)
         self.settle()
 
+    def swap(self) -> None:
+        """Another engine, further on than the one we knew, and no news of a broken connection."""
+        known = max(self.gate.highest, len(self.engine.published))
+        self.engine = SmallEngine(self.random.getrandbits(32), self.engine.wall_seconds + 30)
+        for _ in range(known + self.random.randint(1, 5)):
+            self.engine.step()
+
     def wait(self, seconds: float) -> None:
         """Time passes in the tap's rhythm."""
         for _ in range(int(seconds / 0.5)):
@@ -114,7 +121,7 @@ class Rehearsal:
         self.deliveries.append((self.gate.epoch, sequence))
         for record in self.decoder.decode(sequence, payload).records:
             self.inventory.apply(record)
-        if payload == self.engine.published[sequence]:
+        if payload in self.engine.published[sequence : sequence + 1]:  # this incarnation's
             self.check_nothing_invented(sequence)
 
     def check_nothing_invented(self, sequence: int) -> None:
@@ -127,15 +134,21 @@ class Rehearsal:
     def finish(self) -> None:
         """A quiet time, then one more message that shows how far the stream reaches."""
         self.leaky = False
-        self.wait(10)
+        self.wait(30)
         self.arrive(self.publish())
-        self.wait(10)
+        self.wait(30)
 
 
 FATES = st.lists(
     st.sampled_from(["arrive"] * 8 + ["lose"] * 3 + ["twice", "late", "wait", "restart", "leaky"]),
     min_size=5,
     max_size=60,
+)
+
+
+# A ring that has passed cannot show a swap; sockets tell it by the broken connection.
+FATES_AND_SWAPS = st.one_of(
+    FATES, st.lists(st.sampled_from(["arrive"] * 6 + ["lose", "wait", "swap"]), max_size=40)
 )
 
 
@@ -148,6 +161,10 @@ def play(rehearsal: Rehearsal, fates: list[str]) -> None:
             continue
         if fate == "wait":
             rehearsal.wait(2.5)
+            continue
+        if fate == "swap":
+            late = None
+            rehearsal.swap()
             continue
         if fate == "leaky":
             rehearsal.leaky = not rehearsal.leaky
@@ -166,9 +183,8 @@ def play(rehearsal: Rehearsal, fates: list[str]) -> None:
     rehearsal.finish()
 
 
-@settings(max_examples=150)
-@given(fates=FATES, seed=st.integers(0, 2**32 - 1))
-def test_where_the_ring_holds_what_was_lost_the_inventory_ends_equal_to_the_engine(
+@given(fates=FATES_AND_SWAPS, seed=st.integers(0, 2**32 - 1))
+def test_where_the_ring_holds_what_was_lost_every_tier_ends_equal_to_the_engine(
     fates: list[str], seed: int
 ) -> None:
     rehearsal = Rehearsal(seed)
@@ -186,14 +202,13 @@ def test_where_the_ring_holds_what_was_lost_the_inventory_ends_equal_to_the_engi
     assert rehearsal.inventory.counts["unknown_removes"] == 0
 
 
-@settings(max_examples=150)
 @given(
     fates=FATES,
     seed=st.integers(0, 2**32 - 1),
     ring=st.integers(0, 8),
     can_replay=st.booleans(),
 )
-def test_where_the_ring_has_passed_nothing_is_called_ready_that_the_engine_lacks(
+def test_where_the_ring_has_passed_no_block_is_called_ready_that_the_engine_lacks(
     fates: list[str], seed: int, ring: int, can_replay: bool
 ) -> None:
     rehearsal = Rehearsal(seed, can_replay=can_replay, ring=ring)
