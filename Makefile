@@ -12,6 +12,7 @@ ENGINE_PYTHON := $(ENGINE)/bin/python
 MODELS := build/models
 BARE := build/bare
 SEED ?= 1
+SHAPE ?= full
 SOAK_SECONDS ?= 600
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.html' -o -name py.typed)
@@ -77,17 +78,20 @@ $(ENGINE)/.kvready: $(ENGINE)/.engine $(SOURCES)
 	@touch $@
 
 $(MODELS)/.made: $(ENGINE)/.engine examples/vllm/make_model.py
-	@$(ENGINE_PYTHON) examples/vllm/make_model.py --out $(MODELS)
+	@for name in kv-heavy check; do \
+		$(ENGINE_PYTHON) examples/vllm/make_model.py $$name $(MODELS)/$$name; done
 	@touch $@
 
-engine-demo: setup engine ## run a real engine under load with kvready attached
-	@$(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS)
+ATTACHED = $(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS)
 
-engine-record: setup engine ## record a real engine's run (SEED=1)
-	@$(ENGINE_PYTHON) examples/vllm/record.py --seed $(SEED) --kvready $(BIN)/kvready --models $(MODELS)
+engine-demo: setup engine ## run a real engine under load with kvready attached
+	@$(ATTACHED) --shape $(SHAPE)
+
+engine-record: setup engine ## keep a real engine's run in build/recordings (SEED=1, SHAPE=full)
+	@$(ATTACHED) --shape $(SHAPE) --seed $(SEED) --recording build/recordings/$(SHAPE)-$(SEED).kvr
 
 engine-test: setup engine ## the tests that need a real engine
-	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine
+	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800
 
 bench: setup ## benchmarks beside their rivals, as ratios
 	@$(BIN)/python -m tests.bench

@@ -10,7 +10,7 @@ from pathlib import Path
 TRACED = (
     "trace=%network,write,writev,pwrite64,pwritev,pwritev2,sendfile,splice,tee,vmsplice,"
     "copy_file_range,openat,open,creat,unlink,unlinkat,rename,renameat2,kill,tkill,tgkill,"
-    "pidfd_send_signal,ptrace,process_vm_writev,shm_open,memfd_create"
+    "pidfd_send_signal,ptrace,process_vm_writev,memfd_create"
 )
 STRACE = ("strace", "-f", "-q", "-D", "-yy", "-x", "-s", "65536", "-e", TRACED, "-o")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,7 @@ def trace(strace: None, short_dir: Path, free_port: int, monkeypatch) -> Trace:
     file = short_dir / "trace"
     observed = short_dir / "observer"
     observed.mkdir()
-    observer = ObserverPublisher(observed)
-    with Publisher(short_dir) as engine:
+    with Publisher(short_dir) as engine, _observer(observed) as observer:
         engine.store(1)
         command = [
             *("serve", "--kv-events", engine.events, "--replay", engine.replay),
@@ -63,7 +64,6 @@ def trace(strace: None, short_dir: Path, free_port: int, monkeypatch) -> Trace:
                 assert served.get(path).status_code == 200
             code, errors = served.end()
         assert code == 0, errors
-    observer.end()
     _wait_until_complete(file)
     return read_trace(file)
 
@@ -106,6 +106,15 @@ def test_it_writes_its_recording_and_nothing_else(trace: Trace, short_dir: Path)
 
 def test_it_signals_and_traces_no_process(trace: Trace) -> None:
     assert trace.acts_on_processes == []
+
+
+@contextmanager
+def _observer(folder: Path) -> Iterator[ObserverPublisher]:
+    observer = ObserverPublisher(folder)
+    try:
+        yield observer
+    finally:
+        observer.end()
 
 
 def _topic(path: str) -> bytes:
