@@ -3,6 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 PYTHON ?= python3
 VENV := build/venv
@@ -94,10 +95,10 @@ engine-test: setup engine ## the tests that need a real engine
 	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800
 
 bench: setup ## benchmarks beside their rivals, as ratios
-	@$(BIN)/python -m tests.bench
+	@for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
-fuzz: $(BIN)/.kvready ## every property with many more examples
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" -k "any or every or never or no_" --timeout 3600
+fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" --timeout 3600
 
 soak: $(BIN)/.kvready ## serve a flood for SOAK_SECONDS and watch the bounds
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import served
 from hypothesis import HealthCheck, settings
-from served import KVREADY
 from story import BLOCK_TOKENS, Story, decode, prefill
 
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
@@ -45,9 +44,7 @@ def short_dir() -> Iterator[Path]:
 @pytest.fixture
 def free_port() -> int:
     """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return served.free_port()
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +100,7 @@ def kvready() -> Kvready:
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*KVREADY, *map(str, arguments)],
+            [*served.KVREADY, *map(str, arguments)],
             env={**os.environ, **variables},
             capture_output=True,
             text=True,

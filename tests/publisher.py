@@ -13,6 +13,7 @@ import zmq
 END_OF_REPLAY = b"\xff" * 8
 POLL_MILLISECONDS = 20
 BLOCK_TOKENS = 32
+KEPT_MESSAGES = 10_000  # as many as vLLM keeps for replay
 
 
 class Publisher:
@@ -77,6 +78,7 @@ class Publisher:
             self._kept[self.sequence] = payload
             if not lost:
                 self._pub.send_multipart([b"", self.sequence.to_bytes(8), payload])
+            self._kept.pop(self.sequence - KEPT_MESSAGES, None)
             self.sequence += 1
 
     def _answer(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,13 @@ from fastapi import FastAPI
 
 START_SECONDS = 30.0
 KVREADY = (sys.executable, "-m", "kvready.advisor.cli")
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class AppClient:

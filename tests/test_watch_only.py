@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from observer_publisher import ObserverPublisher, load_started
 from publisher import Publisher
-from served import serving
+from served import free_port, serving
 from system_calls import STRACE, Trace, read_trace
 
 from kvready.advisor.settings import Policy, PolicyMode
@@ -23,7 +24,7 @@ MAX_REPLAY_REQUESTS = 4  # what this script of one join and one gap can call for
 HIGHEST = list(PolicyMode)[-1]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def strace() -> None:
     if shutil.which("strace") is None:
         if os.environ.get("CI"):
@@ -31,22 +32,29 @@ def strace() -> None:
         pytest.skip("strace is missing; on Debian: apt-get install strace")
 
 
-@pytest.fixture
-def trace(strace: None, short_dir: Path, free_port: int, monkeypatch) -> Trace:
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="kv"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def trace(strace: None, folder: Path) -> Trace:
     """A run with both taps, a lost message, scrapes, and every policy as high as it goes."""
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    file = short_dir / "trace"
-    observed = short_dir / "observer"
+    file = folder / "trace"
+    observed = folder / "observer"
     observed.mkdir()
-    with Publisher(short_dir) as engine, _observer(observed) as observer:
+    with Publisher(folder) as engine, _observer(observed) as observer:
         engine.store(1)
         command = [
             *("serve", "--kv-events", engine.events, "--replay", engine.replay),
-            *("--observer-dir", observed, "--recording", short_dir / "run.kvr"),
+            *("--observer-dir", observed, "--recording", folder / "run.kvr"),
         ]
         for policy in Policy:
             command += [f"--{policy.replace('_', '-')}", HIGHEST]
-        with serving(*command, port=free_port, before=(*STRACE, str(file))) as served:
+        before = ("env", "PYTHONDONTWRITEBYTECODE=1", *STRACE, str(file))
+        with serving(*command, port=free_port(), before=before) as served:
             served.wait_for(lambda: bool(engine.replay_requests))
             engine.store(2)
             engine.send_payload(b"\x93", lost=True)
@@ -69,14 +77,14 @@ def trace(strace: None, short_dir: Path, free_port: int, monkeypatch) -> Trace:
 
 
 def test_only_subscriptions_and_bounded_replay_requests_leave_for_the_engine(
-    trace: Trace, short_dir: Path
+    trace: Trace, folder: Path
 ) -> None:
     assert trace.calls > 100
     assert trace.cut_strings == 0
     replays = []
     kinds = set()
     for connection in trace.connections:
-        assert connection.path.startswith(str(short_dir)), connection.path
+        assert connection.path.startswith(str(folder)), connection.path
         greeting, frames = connection.sent[:GREETING_BYTES], connection.sent[GREETING_BYTES:]
         assert greeting[:1] == b"\xff"
         assert greeting[12:16] == b"NULL"
@@ -100,8 +108,8 @@ def test_it_reaches_nobody_and_is_reached_on_loopback_alone(trace: Trace) -> Non
     assert trace.addresses_listened == ["127.0.0.1"]
 
 
-def test_it_writes_its_recording_and_nothing_else(trace: Trace, short_dir: Path) -> None:
-    assert trace.written_files == {str(short_dir / "run.kvr")}
+def test_it_writes_its_recording_and_nothing_else(trace: Trace, folder: Path) -> None:
+    assert trace.written_files == {str(folder / "run.kvr")}
 
 
 def test_it_signals_and_traces_no_process(trace: Trace) -> None:
