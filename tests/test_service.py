@@ -138,6 +138,16 @@ def test_the_report_is_the_one_that_the_command_line_prints(client, told_story: 
     assert answered == build_report(told_story.pipeline, "simulated", {"told by": "a test"})
 
 
+def test_many_readers_cost_one_report(client, monkeypatch) -> None:
+    built = []
+    monkeypatch.setattr(
+        "kvready.advisor.service.app.build_report",
+        lambda *arguments: built.append(arguments) or build_report(*arguments),
+    )
+    answers = {client.get("/v1/report").content for _ in range(5)}
+    assert len(built) == len(answers) == 1
+
+
 def test_the_page_shows_the_report_and_loads_nothing_from_elsewhere(client) -> None:
     answer = client.get("/")
     assert answer.headers["content-type"].startswith("text/html")
