@@ -26,6 +26,7 @@ from typing import Any
 
 START_SECONDS = 300.0
 STOP_SECONDS = 30.0
+REAP_SECONDS = 5.0
 LOG_TAIL_LINES = 40
 MAX_SOCKET_PATH_BYTES = 100
 GIB = 1 << 30
@@ -125,6 +126,12 @@ class Engine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        # The workers hold the memory: wait for them too, so that a successor finds it free.
+        deadline = time.monotonic() + REAP_SECONDS
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
 
     @property
     def pid(self) -> int:

@@ -93,7 +93,9 @@ class Answer:
 def questions(shape: LoadShape) -> list[Question]:
     """The first kind of traffic: Poisson arrivals over documents."""
     chance = random.Random(shape.seed)
-    documents = [_tokens(chance, shape.document_tokens) for _ in range(shape.documents)]
+    documents = [
+        _tokens(chance, _around(chance, shape.document_tokens)) for _ in range(shape.documents)
+    ]
     # Least recently asked first. Asking those again is what reaches past HBM into host memory.
     order = list(range(shape.documents))
     found: list[Question] = []
@@ -110,7 +112,7 @@ def questions(shape: LoadShape) -> list[Question]:
                 Question(
                     at + client * GROUP_GAP_SECONDS,
                     f"load-q{len(found)}",
-                    documents[asked] + _tokens(chance, shape.question_tokens),
+                    documents[asked] + _tokens(chance, _around(chance, shape.question_tokens)),
                     chance.uniform(0.01, 0.3) if hangs_up else None,
                 )
             )
@@ -262,6 +264,11 @@ def _body(model: str, prompt: tuple[int, ...], output_tokens: int) -> dict[str, 
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
+
+
+def _around(chance: random.Random, mean: int) -> int:
+    """A length between half and one and a half times the mean."""
+    return chance.randrange(mean // 2, mean * 3 // 2)
 
 
 def _tokens(chance: random.Random, count: int) -> tuple[int, ...]:

@@ -76,6 +76,7 @@ def _scheduler(waiting: int) -> FakeScheduler:
         request = _request(f"run-{number}")
         request.num_computed_tokens = 2_000
         scheduler.requests[request.request_id] = request
+        scheduler.running.append(request)
     for number in range(waiting):
         request = _request(f"wait-{number}")
         scheduler.waiting.append(request)

@@ -68,7 +68,9 @@ class FakeScheduler:
 
     def __init__(self, connector: object | None = None) -> None:
         self.requests: dict[str, FakeRequest] = {}
+        self.running: list[FakeRequest] = []
         self.waiting: deque[FakeRequest] = deque()
+        self.pause_state = SimpleNamespace(name="UNPAUSED")
         self.kv_holding_waiting: deque[FakeRequest] = deque()
         self.deferred_waiting: set[FakeRequest] = set()
         self.connector = connector

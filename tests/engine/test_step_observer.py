@@ -135,6 +135,8 @@ def test_a_batch_names_its_members_and_the_queue_in_the_order_of_admission() -> 
         waiting_total=3,
         free_blocks=255,
     )
+    watched.scheduler.waiting.clear()
+    watched.scheduler.kv_holding_waiting.clear()
     watched.observer.after_update(output, runner_output(), {})
     (finished,) = watched.published.of(BatchFinished)
     assert isinstance(finished, BatchFinished)
@@ -312,6 +314,23 @@ def test_the_first_token_is_told_once_and_the_end_with_its_outcome() -> None:
     (finished,) = watched.published.of(RequestFinished)
     assert isinstance(finished, RequestFinished)
     assert (finished.outcome, finished.output_tokens) == (Outcome.FINISHED, 3)
+
+
+@pytest.mark.parametrize("pause", ["UNPAUSED", "PAUSED_ALL"])
+def test_results_ride_with_the_next_batch_unless_none_follows(pause: str) -> None:
+    watched = watch()
+    watched.arrive(FakeRequest("r"))
+    watched.scheduler.pause_state = SimpleNamespace(name=pause)
+    watched.scheduler.running = [watched.scheduler.requests["r"]]
+    output = watched.schedule(scheduled({"r": 64}, new=("r",)))
+    watched.observer.after_update(output, runner_output(), produced(("r", 1, None)))
+    told_at_once = 0 if pause == "UNPAUSED" else 1
+    assert len(watched.published.of(FirstToken)) == told_at_once
+    output = watched.schedule(scheduled({"r": 1}))
+    assert len(watched.published.of(FirstToken)) == 1
+    watched.scheduler.running = []
+    watched.observer.after_update(output, runner_output(), {})
+    assert len(watched.published.of(BatchFinished)) == 2
 
 
 @pytest.mark.parametrize(
