@@ -94,8 +94,8 @@ engine-record: setup engine ## keep a real engine's run in build/recordings (SEE
 engine-test: setup engine ## the tests that need a real engine
 	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800
 
-bench: setup ## benchmarks beside their rivals, as ratios
-	@for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
+bench: setup ## benchmarks beside their rivals, as ratios, into build/bench.json
+	@$(BIN)/python -m tests.bench
 
 fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" --timeout 3600

@@ -11,7 +11,14 @@ from kvready.advisor.intervals import RollingRange
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
 from kvready.advisor.readiness import Direction, Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
-from kvready.advisor.rollforward import ASSUMED_OUTPUT_TOKENS, Job, Limits, first_token_seconds
+from kvready.advisor.rollforward import (
+    ASSUMED_OUTPUT_TOKENS,
+    Job,
+    Limits,
+    Link,
+    UnderWay,
+    first_token_seconds,
+)
 from kvready.collectors.records import (
     BatchFinished,
     BatchPlanned,
@@ -63,7 +70,7 @@ class Forecaster:
             decided.decided_seconds,
             model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
             + model.service_seconds(decided.payload_bytes, decided.fragments),
-            f"{decided.source}->{decided.destination} {_octave(decided.payload_bytes)}B",
+            f"{decided.source} {_byte_bin(decided.payload_bytes)}",
             model.version,
             moment,
         )
@@ -94,7 +101,7 @@ class Forecaster:
         while len(self._planned) > MAX_PLANNED_BATCHES:
             self._planned.popitem(last=False)
         prefill_tokens = sum(m.new_tokens for m in batch.members if m.is_prefill)
-        cell = f"prefill {_octave(prefill_tokens)} tokens" if prefill_tokens else "decode"
+        cell = f"prefill {_token_bin(prefill_tokens)}" if prefill_tokens else "decode"
         self._write(
             Target.BATCH_COMPUTE,
             str(batch.step),
@@ -123,7 +130,7 @@ class Forecaster:
             return
         elapsed = max(0.0, moment[1] - arrived.arrived_seconds)
         hit = "hit" if state.nominal_tokens else "miss"
-        cell = f"{hit} {_octave(arrived.prompt_tokens)} tokens"
+        cell = f"{hit} {_token_bin(arrived.prompt_tokens)}"
         self._write(
             Target.TTFT,
             arrived.request_id,
@@ -144,7 +151,7 @@ class Forecaster:
             record.request_id,
             record.scheduled_seconds,
             seconds,
-            f"{_octave(state.remaining_prompt_tokens)} tokens",
+            _token_bin(state.remaining_prompt_tokens),
             f"{ROLLFORWARD_MODEL}+{self.compute.version}",
             moment,
         )
@@ -222,9 +229,20 @@ class Forecaster:
             block_tokens=self.engine.block_tokens,
             free_blocks=self.free_blocks,
         )
-        jobs = [self._job(state, moment) for state in self._requests.live.values()]
+        planned = list(self._planned.values())
+        under_way = UnderWay(
+            [batch.members for batch in planned],
+            moment[1] - planned[0].planned_seconds if planned else 0.0,
+        )
+        model = self.mover.model(Tier.HOST, Tier.HBM)
+        link = Link(self._backlog_seconds(None, moment[1]), model.submit_seconds, model.step_share)
         return first_token_seconds(
-            jobs, subject.arrived.request_id, limits, self.compute.batch_seconds
+            [self._job(state, moment) for state in self._requests.live.values()],
+            subject.arrived.request_id,
+            limits,
+            self.compute.batch_seconds,
+            under_way,
+            link,
         )
 
     def _job(self, state: RequestState, moment: Moment) -> Job:
@@ -233,7 +251,7 @@ class Forecaster:
         arrived = state.arrived
         output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
         waiting = state.scheduled is None
-        found = (state.nominal_tokens or 0) if waiting else state.computed_tokens
+        found = state.expected_tokens if waiting else state.computed_tokens
         blocks = math.ceil((arrived.prompt_tokens + output) / self.engine.block_tokens)
         holds = bool(state.copies) or not waiting
         return Job(
@@ -241,20 +259,15 @@ class Forecaster:
             prompt_tokens=arrived.prompt_tokens,
             context_tokens=found,
             output_left=max(1, output - state.output_tokens),
-            usable_after_seconds=self._usable_after_seconds(state, moment),
+            load_seconds=0.0 if holds else self._expected_load_seconds(state.host_tokens),
+            usable_after_seconds=max(
+                (self._copy_left_seconds(copy, moment[1]) for copy in state.unfinished_copies),
+                default=0.0,
+            ),
             running=state.is_running,
             blocks_needed=0 if holds else blocks - found // self.engine.block_tokens,
             blocks_held=blocks if holds else 0,
         )
-
-    def _usable_after_seconds(self, state: RequestState, moment: Moment) -> float:
-        now = moment[1]
-        unfinished = state.unfinished_copies
-        if unfinished:
-            return max(self._copy_left_seconds(copy, now) for copy in unfinished)
-        if state.scheduled is None and state.host_tokens and not state.copies:
-            return self._expected_load_seconds(state.host_tokens, now)
-        return 0.0
 
     def _copy_left_seconds(self, copy: Copy, now_seconds: float) -> float:
         """Predicted seconds until a copy that was ordered is usable."""
@@ -266,18 +279,14 @@ class Forecaster:
         wait = model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
         return max(0.0, wait - (now_seconds - decided.decided_seconds)) + service
 
-    def _expected_load_seconds(self, tokens: int, now_seconds: float) -> float:
-        """A load that the scheduler will order with its next batch, taken to be like the last."""
+    def _expected_load_seconds(self, tokens: int) -> float:
+        """Service of a load that the scheduler has not ordered yet."""
         assert self.engine is not None
-        step_seconds = 0.0
-        if self._planned:
-            latest = next(reversed(self._planned.values()))
-            step_seconds = self.compute.batch_seconds(latest.members)
+        if not tokens:
+            return 0.0
         model = self.mover.model(Tier.HOST, Tier.HBM)
         blocks = tokens // self.engine.block_tokens
-        return model.wait_seconds(
-            step_seconds, self._backlog_seconds(None, now_seconds)
-        ) + model.service_seconds(
+        return model.service_seconds(
             tokens * self.engine.kv_bytes_per_token, blocks * self.engine.host_fragments_per_block
         )
 
@@ -323,6 +332,16 @@ def _direction(copy: Copy) -> Direction:
     return copy.decided.source, copy.decided.destination
 
 
-def _octave(quantity: int) -> str:
-    """The power-of-two bin of a size, e.g. `2^9` for 512 to 1,023."""
-    return f"2^{quantity.bit_length() - 1}" if quantity > 0 else "0"
+def _token_bin(tokens: int) -> str:
+    """The power-of-two bin of a number of tokens, by its lower end."""
+    return f"≥{_floor_power(tokens):,} tokens"
+
+
+def _byte_bin(size: int) -> str:
+    """The power-of-two bin of a size, by its lower end."""
+    floor = _floor_power(size)
+    return f"≥{floor >> 20} MiB" if floor >> 20 else f"≥{floor >> 10} KiB"
+
+
+def _floor_power(quantity: int) -> int:
+    return 1 << (quantity.bit_length() - 1) if quantity > 0 else 0

@@ -175,7 +175,7 @@ class HitAccount:
                 break
             producer = producer or found
             blocks += 1
-        tokens = blocks * state.arrived.block_tokens
+        tokens = state.promised_tokens = blocks * state.arrived.block_tokens
         if producer is None or tokens < DELAY_HIT_TOKENS:
             return
         leader = self._requests.live.get(producer)

@@ -79,7 +79,7 @@ class Pipeline:
                 if isinstance(blocks, BlocksStored):
                     self.hits.store(blocks)
             case LoadDecided() as decided:
-                self.forecaster.load_decided(self.requests.decide(decided), moment)
+                self._load_decided(decided, moment)
             case LoadStarted() as started:
                 self.requests.start(started.load_id, started.started_seconds)
             case LoadFinished() as finished_load:
@@ -89,7 +89,8 @@ class Pipeline:
             case EngineDescribed() as engine:
                 self.engine = self.forecaster.engine = engine
             case Tick():
-                pass
+                for load_id in self.requests.forget_stale_copies(item.received_seconds):
+                    self.forecaster.censor_load(load_id, moment)
             case request:
                 self._request(request, moment)
 
@@ -154,6 +155,12 @@ class Pipeline:
         batch = self.forecaster.batch_finished(record, moment)
         if batch is not None:
             self.requests.advance(batch)
+
+    def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
+        self.forecaster.load_decided(self.requests.decide(record), moment)
+        early = self.requests.take_early_finish(record.load_id)
+        if early is not None:
+            self._load_finished(early, moment)
 
     def _load_finished(self, record: LoadFinished, moment: Moment) -> None:
         copy = self.requests.ready(record)

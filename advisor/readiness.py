@@ -70,6 +70,11 @@ class LoadModel:
         return self._service.coefficients[1]
 
     @property
+    def submit_seconds(self) -> float:
+        """The fitted time from an order to its submission, beside the step's share."""
+        return self._wait.coefficients[0]
+
+    @property
     def step_share(self) -> float:
         """How much of the step's compute a copy ordered with it waits for."""
         return self._wait.coefficients[1]

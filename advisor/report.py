@@ -111,9 +111,9 @@ def build_report(
     waited = sum(totals.wait_seconds.values())
     return Report(
         evidence=evidence,
-        conditions=describe_engine(pipeline.engine)
-        | pipeline.traffic.described()
-        | (conditions or {}),
+        conditions=(conditions or {})
+        | describe_engine(pipeline.engine)
+        | pipeline.traffic.described(),
         requests=dict(totals.requests),
         targets=[_target_counts(pipeline, target) for target in Target],
         cells=score_cells(pipeline.ledger.pairs),

@@ -21,6 +21,8 @@ from kvready.collectors.records import (
 
 MAX_LIVE_REQUESTS = 16_384
 MAX_OPEN_LOADS = 16_384
+MAX_EARLY_FINISHES = 1_024
+MAX_COPY_SECONDS = 60.0  # a copy unfinished for longer ended unseen
 BATCHES_TO_CLEAR_SUSPICION = 8  # a running request may sit out a batch or two
 
 
@@ -50,6 +52,7 @@ class RequestState:
         "host_tokens",
         "nominal_tokens",
         "output_tokens",
+        "promised_tokens",
         "scheduled",
         "waits_on",
     )
@@ -66,6 +69,7 @@ class RequestState:
         self.output_tokens = 0
         self.nominal_tokens: int | None = None
         self.host_tokens = 0  # the part of the nominal hit that must be copied first
+        self.promised_tokens = 0  # beyond it, what an earlier request is bringing
 
     @property
     def is_running(self) -> bool:
@@ -76,6 +80,12 @@ class RequestState:
     def remaining_prompt_tokens(self) -> int:
         """Prompt tokens that are neither computed nor found."""
         return max(0, self.arrived.prompt_tokens - self.computed_tokens)
+
+    @property
+    def expected_tokens(self) -> int:
+        """Prompt tokens that it will find when its turn comes, as seen at its arrival."""
+        found = (self.nominal_tokens or 0) + self.promised_tokens
+        return min(found, max(0, self.arrived.prompt_tokens - 1))
 
     @property
     def unfinished_copies(self) -> list[Copy]:
@@ -127,6 +137,8 @@ class RequestTracker:
         self.copies: OrderedDict[int, Copy] = OrderedDict()
         self.shed = 0  # live requests forgotten at the bound
         self.unknown = 0  # records about requests that arrived before we attached
+        # Copies whose end came before their order: the two are on different sockets.
+        self._early: OrderedDict[int, LoadFinished] = OrderedDict()
         # After lost records: who may have ended unseen, until enough batches have named the living.
         self._suspects: set[str] = set()
         self._batches_since_loss = 0
@@ -170,11 +182,30 @@ class RequestTracker:
     def ready(self, record: LoadFinished) -> Copy | None:
         """A copy became usable. None when its order was never seen."""
         copy = self.copies.pop(record.load_id, None)
-        if copy is not None:
+        if copy is None:
+            self._early[record.load_id] = record
+            while len(self._early) > MAX_EARLY_FINISHES:
+                self._early.popitem(last=False)
+        else:
             copy.ready_seconds = record.ready_seconds
             if record.started_seconds is not None:
                 copy.started_seconds = record.started_seconds
         return copy
+
+    def take_early_finish(self, load_id: int) -> LoadFinished | None:
+        """The end of a copy, if it came before the order that is now at hand."""
+        return self._early.pop(load_id, None)
+
+    def forget_stale_copies(self, now_seconds: float) -> list[int]:
+        """Copies that must have ended unseen; returns their ids."""
+        stale = [
+            load_id
+            for load_id, copy in self.copies.items()
+            if now_seconds - copy.decided.decided_seconds > MAX_COPY_SECONDS
+        ]
+        for load_id in stale:
+            del self.copies[load_id]
+        return stale
 
     def defer(self, record: RequestDeferred) -> None:
         """A request was passed over; for a load, it may be one that another request ordered."""
@@ -252,5 +283,6 @@ class RequestTracker:
         gone = list(self.live)
         self.live.clear()
         self.copies.clear()
+        self._early.clear()
         self._suspects.clear()
         return gone

@@ -1,12 +1,14 @@
 """When will this request's first token come? The engine's own policy, rolled forward.
 
 First come, first served, as vLLM schedules: each step gives running requests their next tokens,
-then admits waiting ones in order while tokens, seats and blocks last; a request that still loads
-is passed over until its copy is ready. Steps cost what the compute model says.
+then admits waiting ones in order while tokens, seats and blocks last. A request whose prefix must
+be loaded first has its load ordered when the scan reaches it, and is passed over until it is ready.
+Steps cost what the compute model says, loads what the load model says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -30,6 +32,14 @@ class Limits(msgspec.Struct, frozen=True):
     free_blocks: int
 
 
+class Link(msgspec.Struct, frozen=True):
+    """The mover as it stands: first in, first out, started some share of a step after the order."""
+
+    busy_seconds: float = 0.0  # from now, with what it has already
+    submit_seconds: float = 0.0
+    step_share: float = 0.0
+
+
 class Job(msgspec.Struct):
     """A request as the roll-forward moves it."""
 
@@ -37,7 +47,8 @@ class Job(msgspec.Struct):
     prompt_tokens: int
     context_tokens: int  # computed, found or being loaded
     output_left: int
-    usable_after_seconds: float  # its copies are ready then, counted from now
+    load_seconds: float  # of the copy that is to be ordered yet; 0: none
+    usable_after_seconds: float  # its ordered copies are ready then, counted from now
     running: bool
     blocks_needed: int  # new blocks that its admission takes
     blocks_held: int
@@ -48,22 +59,45 @@ class Job(msgspec.Struct):
         return max(0, self.prompt_tokens - self.context_tokens)
 
 
+class UnderWay(msgspec.Struct, frozen=True):
+    """Batches that were planned and have not ended, oldest first; jobs are as before them."""
+
+    batches: Sequence[Sequence[BatchMember]] = ()
+    elapsed_seconds: float = 0.0  # since the oldest was planned
+
+
+NOTHING_UNDER_WAY = UnderWay()
+IDLE_LINK = Link()
+
+
 def first_token_seconds(
-    jobs: Sequence[Job], subject: str, limits: Limits, batch_seconds: BatchCost
+    jobs: Sequence[Job],
+    subject: str,
+    limits: Limits,
+    batch_seconds: BatchCost,
+    under_way: UnderWay = NOTHING_UNDER_WAY,
+    link: Link = IDLE_LINK,
 ) -> float | None:
     """Seconds from now until `subject` has its first token; None if not within MAX_STEPS."""
-    rolling = _Rolling(jobs, limits)
-    now = 0.0
+    rolling = _Rolling(jobs, limits, link)
+    now = -under_way.elapsed_seconds
+    for members in under_way.batches:
+        now += batch_seconds(members)
+        rolling.admit_members(members)
+        if rolling.advance(members, subject):
+            return max(0.0, now)
+    now = max(0.0, now)
     for _ in range(MAX_STEPS):
         members = rolling.plan(now)
+        step_seconds = batch_seconds(members) if members else 0.0
+        rolling.order_loads(now, step_seconds)
         if not members:
-            pending = [j.usable_after_seconds for j in rolling.waiting]
-            later = [seconds for seconds in pending if seconds > now]
-            if not later:
+            ready = rolling.next_ready(now)
+            if ready is None:
                 return None
-            now = min(later)
+            now = ready
             continue
-        now += batch_seconds(members)
+        now += step_seconds
         if rolling.advance(members, subject):
             return now
     return None
@@ -72,12 +106,15 @@ def first_token_seconds(
 class _Rolling:
     """Two queues in the engine's order, moved a step at a time."""
 
-    def __init__(self, jobs: Sequence[Job], limits: Limits) -> None:
+    def __init__(self, jobs: Sequence[Job], limits: Limits, link: Link) -> None:
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
         self.waiting = [job for job in copies if not job.running]
         self._limits = limits
+        self._link = link
+        self._link_free_seconds = link.busy_seconds
         self._free_blocks = limits.free_blocks
+        self._to_load: list[Job] = []
 
     def plan(self, now: float) -> list[BatchMember]:
         """The next batch: running requests first, then waiting ones in order."""
@@ -97,17 +134,40 @@ class _Rolling:
                 continue
             if self._limits.free_blocks and job.blocks_needed > self._free_blocks:
                 break  # nobody overtakes the head of the queue
+            self._take_blocks(job)
+            if job.load_seconds > 0.0:
+                job.usable_after_seconds = math.inf
+                self._to_load.append(job)
+                continue
             self._admit(job)
             member = _share(job, tokens_left)
             members.append(member)
             tokens_left -= member.new_tokens
         return members
 
+    def order_loads(self, now: float, step_seconds: float) -> None:
+        """Give the loads that the last plan ordered to the mover."""
+        submitted = now + self._link.submit_seconds + self._link.step_share * step_seconds
+        for job in self._to_load:
+            started = max(submitted, self._link_free_seconds)
+            self._link_free_seconds = job.usable_after_seconds = started + job.load_seconds
+            job.load_seconds = 0.0
+        self._to_load.clear()
+
+    def next_ready(self, now: float) -> float | None:
+        """When the next load is ready; None if nothing is loading."""
+        later = [j.usable_after_seconds for j in self.waiting if j.usable_after_seconds > now]
+        return min(later, default=None)
+
     def advance(self, members: Sequence[BatchMember], subject: str) -> bool:
         """Apply a step; True when it gave `subject` its first token."""
+        new_tokens = {member.request_id: member.new_tokens for member in members}
         reached = False
-        for member, job in zip(members, self.running, strict=False):
-            job.context_tokens += member.new_tokens
+        for job in self.running:
+            new = new_tokens.get(job.request_id)
+            if new is None:
+                continue
+            job.context_tokens += new
             if job.prefill_left > 0:
                 continue
             reached = reached or job.request_id == subject
@@ -117,10 +177,20 @@ class _Rolling:
         self.running = [j for j in self.running if j.output_left > 0 or j.prefill_left > 0]
         return reached
 
-    def _admit(self, job: Job) -> None:
-        self.waiting.remove(job)
+    def admit_members(self, members: Sequence[BatchMember]) -> None:
+        """Those that a batch already holds are no longer waiting."""
+        holds = {member.request_id for member in members}
+        for job in [job for job in self.waiting if job.request_id in holds]:
+            self._take_blocks(job)
+            self._admit(job)
+
+    def _take_blocks(self, job: Job) -> None:
         self._free_blocks -= job.blocks_needed
         job.blocks_held += job.blocks_needed
+        job.blocks_needed = 0
+
+    def _admit(self, job: Job) -> None:
+        self.waiting.remove(job)
         self.running.append(job)
 
 

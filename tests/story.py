@@ -111,22 +111,25 @@ class Story:
     def scheduled(self, seconds: float, name: str, hbm: int = 0, loaded: int = 0) -> None:
         self.tell(seconds, RequestScheduled(name, seconds, hbm, loaded))
 
-    def loads(self, load_id: int, name: str, decided: float, blocks: int) -> None:
-        payload = blocks * BLOCK_TOKENS * ENGINE.kv_bytes_per_token
-        self.tell(
+    def loads(
+        self, load_id: int, name: str, decided: float, blocks: int, ingested: float | None = None
+    ) -> None:
+        tokens = blocks * BLOCK_TOKENS
+        order = LoadDecided(
+            load_id,
+            name,
+            Tier.HOST,
+            Tier.HBM,
+            tokens,
+            tokens * ENGINE.kv_bytes_per_token,
+            blocks * ENGINE.host_fragments_per_block,
             decided,
-            LoadDecided(
-                load_id,
-                name,
-                Tier.HOST,
-                Tier.HBM,
-                blocks * BLOCK_TOKENS,
-                payload,
-                blocks * 32,
-                decided,
-            ),
         )
-        self.tell(decided, LoadStarted(load_id, Tier.HOST, Tier.HBM, decided), "observer-mover-0")
+        self.tell(ingested or decided, order)
+        if ingested is None:
+            self.tell(
+                decided, LoadStarted(load_id, Tier.HOST, Tier.HBM, decided), "observer-mover-0"
+            )
 
     def loaded(self, load_id: int, started: float, ready: float) -> None:
         self.tell(

@@ -40,7 +40,8 @@ def test_a_replay_gives_every_pair_and_the_same_digest_each_time(
 def test_the_report_is_that_of_the_records(kvready, recording: Path, told_story: Story) -> None:
     ended = kvready("report", recording, "--json")
     assert ended.returncode == 0
-    expected = build_report(told_story.pipeline, "simulated", {"told by": "a test"})
+    origin = {"recording": f"{recording.name}, SIMULATED", "told by": "a test"}
+    expected = build_report(told_story.pipeline, "simulated", origin)
     assert msgspec.json.decode(ended.stdout, type=Report) == expected
 
 
@@ -62,6 +63,33 @@ def test_a_damaged_recording_is_used_as_far_as_it_goes_and_exits_with_one(
     assert ended.returncode == 1
     assert "warning:" in ended.stderr
     assert "digest" in ended.stdout
+
+
+def test_a_shared_recording_predicts_alike_and_joins_to_nothing(
+    kvready, recording: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared.kvr"
+    made = kvready("share", recording, shared, "--condition", "link=PCIe 5 x16")
+    assert made.returncode == 0, made.stderr
+    header = read_recording(shared).header
+    assert header.salted
+    assert header.conditions["link"] == "PCIe 5 x16"
+    reports = [
+        msgspec.json.decode(kvready("report", file, "--json").stdout, type=Report)
+        for file in (recording, shared)
+    ]
+    assert reports[0].cells == reports[1].cells
+    assert reports[0].hits == reports[1].hits
+    assert not _strings(recording) & _strings(shared)
+
+
+def _strings(path: Path) -> set[str]:
+    """Every request id and block hash in a recording, as text."""
+    found: set[str] = set()
+    for item in read_recording(path):
+        found.add(str(getattr(item.record, "request_id", "")))
+        found.update(map(str, getattr(item.record, "block_hashes", ())))
+    return found - {""}
 
 
 def test_the_demo_finds_the_bundled_recording_in_a_clone(recording: Path, tmp_path: Path) -> None:

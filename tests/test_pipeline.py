@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from story import BLOCK_TOKENS, Story, decode, prefill
+from story import BLOCK_TOKENS, WALL_OFFSET, Story, decode, prefill
 
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.waits import WaitState
@@ -15,6 +15,7 @@ from kvready.collectors.records import (
     TapEvent,
     TapState,
     TapStatus,
+    Tick,
     Tier,
 )
 
@@ -180,6 +181,27 @@ def test_a_follower_that_waits_for_anothers_load_waits_in_load() -> None:
     waits = story.pipeline.totals.wait_seconds
     assert waits[WaitState.LOAD] == pytest.approx(0.4)
     assert waits[WaitState.READY] == pytest.approx(0.1)
+
+
+def test_a_copy_whose_end_arrives_before_its_order_is_closed_and_not_scored() -> None:
+    """The mover's socket and the scheduler's are not ordered against each other."""
+    story = Story()
+    story.arrives(1.0, "a", CHAIN)
+    story.loaded(1, started=1.001, ready=1.003)
+    story.loads(1, "a", decided=1.0, blocks=1, ingested=1.004)
+    assert not story.pipeline.requests.copies
+    [pair] = [pair for pair in story.pairs if pair.forecast.target is Target.LOAD]
+    assert pair.state is PairState.LATE
+
+
+def test_a_copy_that_never_ends_is_forgotten() -> None:
+    story = Story()
+    story.arrives(1.0, "a", CHAIN)
+    story.loads(1, "a", decided=1.0, blocks=1)
+    for second in range(2, 70):
+        story.tell(float(second), Tick(float(second), WALL_OFFSET + second), "recorder")
+    assert not story.pipeline.requests.copies
+    assert story.pipeline.ledger.counts[Target.LOAD, PairState.CENSORED] == 1
 
 
 def test_an_aborted_request_leaves_censored_forecasts() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 
-from kvready.advisor.rollforward import Job, Limits, first_token_seconds
+from kvready.advisor.rollforward import Job, Limits, Link, UnderWay, first_token_seconds
 from kvready.collectors.records import BatchMember
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, block_tokens=10, free_blocks=0)
@@ -28,8 +29,9 @@ def job(
     usable_after: float = 0.0,
     running: bool = False,
     blocks: int = 0,
+    load: float = 0.0,
 ) -> Job:
-    return Job(name, prompt, found, output, usable_after, running, blocks, 0)
+    return Job(name, prompt, found, output, load, usable_after, running, blocks, 0)
 
 
 def test_alone_it_takes_its_own_chunks() -> None:
@@ -63,6 +65,39 @@ def test_a_loading_request_is_passed_over_until_its_copy_is_ready() -> None:
 def test_with_nothing_to_run_time_jumps_to_the_copy() -> None:
     jobs = [job("a", 100, found=90, usable_after=5.5)]
     assert first_token_seconds(jobs, "a", LIMITS, one_second_a_step) == 6.5
+
+
+def test_a_load_is_ordered_when_the_scan_reaches_it_and_queues_on_the_link() -> None:
+    jobs = [job("a", 100, found=90, load=1.5), job("b", 100, found=90, load=1.5)]
+    # both ordered at 0, one after the other on the link: usable at 1.5 and 3.0; a runs in whole
+    # steps from 1.5, so b joins the one that begins at 3.5
+    assert first_token_seconds(jobs, "a", LIMITS, one_second_a_step) == 2.5
+    assert first_token_seconds(jobs, "b", LIMITS, one_second_a_step) == 4.5
+
+
+@pytest.mark.parametrize(("share", "usable"), [(0.0, 1.5), (1.0, 2.5)])
+def test_where_copies_wait_for_the_step_a_load_starts_after_it(share: float, usable: float) -> None:
+    jobs = [job("r", 1, found=1, output=50, running=True), job("a", 100, found=90, load=1.5)]
+    link = Link(step_share=share)
+    steps_until_usable = math.ceil(usable)
+    found = first_token_seconds(jobs, "a", LIMITS, one_second_a_step, link=link)
+    assert found == steps_until_usable + 1
+
+
+def test_a_busy_link_delays_the_next_load() -> None:
+    jobs = [job("a", 100, found=90, load=1.5)]
+    link = Link(busy_seconds=2.0)
+    assert first_token_seconds(jobs, "a", LIMITS, one_second_a_step, link=link) == 4.5
+
+
+def test_a_batch_under_way_is_waited_for_and_its_tokens_count() -> None:
+    under_way = UnderWay([[BatchMember("a", 100, 0, True)]], elapsed_seconds=0.4)
+    jobs = [job("a", 150, running=True), job("b", 40)]
+    # a's first 100 tokens end at 0.6, its last 50 and b's 40 share the next step
+    found = first_token_seconds(jobs, "b", LIMITS, one_second_a_step, under_way)
+    assert found == pytest.approx(1.6)
+    done = first_token_seconds([job("a", 100)], "a", LIMITS, one_second_a_step, under_way)
+    assert done == pytest.approx(0.6)
 
 
 def test_nobody_overtakes_a_head_that_lacks_blocks() -> None:

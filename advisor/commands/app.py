@@ -21,6 +21,7 @@ app.command("serve")(live.serve)
 app.command("record")(live.record)
 app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
+app.command("share")(recorded.share)
 app.command("demo")(recorded.demo)
 app.command("settings")(shown.settings)
 

@@ -1,4 +1,4 @@
-"""Commands that read recordings: `replay`, `report` and `demo`."""
+"""Commands that read recordings: `replay`, `report`, `share` and `demo`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from kvready.advisor.commands import options
 from kvready.advisor.ledger import Pair
-from kvready.advisor.playback import Playback, play
+from kvready.advisor.playback import PROGRESS_RECORDS, Playback, play
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.report_text import print_report
 from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Replayed, Sidecar
 from kvready.advisor.service.tally import PairTally
-from kvready.collectors.errors import RecordingError
-from kvready.collectors.recording import SUFFIX, Provenance
+from kvready.collectors.errors import RecordingError, SettingsError
+from kvready.collectors.recording import SUFFIX, Provenance, RecordingWriter, read_recording
+from kvready.collectors.salting import Salter
 
 FOUND = 1
 BUNDLED = Path("examples/recordings")
@@ -73,8 +74,45 @@ def replay(
 def report(file: File, as_json: options.AsJson = False) -> None:
     """Play FILE and print what was predicted, what happened, and where the wait went."""
     played = _play(file)
-    _print(_report(played), as_json)
+    _print(_report(file, played), as_json)
     _exit_by(played)
+
+
+def share(
+    file: File,
+    out: Annotated[Path, typer.Argument(help="New recording; never overwritten.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option("--condition", help="What a reader must know, NAME=VALUE; repeatable."),
+    ] = None,
+) -> None:
+    """Copy FILE to OUT with every hash, id and tenant replaced, so that it can be given away."""
+    source = read_recording(file)
+    salter = Salter()
+    header = msgspec.structs.replace(
+        source.header,
+        salted=True,
+        conditions=source.header.conditions | _named(condition or []),
+    )
+    with RecordingWriter(out, header) as writer, _progress(file) as on_progress:
+        for number, item in enumerate(source):
+            writer.write(msgspec.structs.replace(item, record=salter(item.record)))
+            if on_progress is not None and number % PROGRESS_RECORDS == 0:
+                on_progress(number)
+    typer.echo(f"{out}: {writer.written_bytes:,} bytes, nothing in it joins to the original")
+    if source.damage:
+        print(f"warning: {source.damage}; what is left was copied", file=sys.stderr)
+        raise typer.Exit(FOUND)
+
+
+def _named(pairs: list[str]) -> dict[str, str]:
+    named = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--condition {pair!r} has no '='; write it as NAME=VALUE")
+        named[name] = value
+    return named
 
 
 def demo(
@@ -91,7 +129,7 @@ def demo(
     file = file or _bundled()
     tally = PairTally()
     played = _play(file, lambda pair, line: tally(pair))
-    _print(_report(played), as_json)
+    _print(_report(file, played), as_json)
     if serve:
         _serve(file, played, tally, port)
     _exit_by(played)
@@ -139,9 +177,10 @@ def _keeper(stack: ExitStack, path: Path) -> Callable[[Pair, bytes], None]:
     return keep
 
 
-def _report(played: Playback) -> Report:
-    conditions = played.header.conditions
-    return build_report(played.pipeline, EVIDENCE[played.header.provenance], conditions)
+def _report(file: Path, played: Playback) -> Report:
+    header = played.header
+    origin = {"recording": f"{file.name}, {header.provenance}"}
+    return build_report(played.pipeline, EVIDENCE[header.provenance], origin | header.conditions)
 
 
 def _print(report: Report, as_json: bool) -> None:
