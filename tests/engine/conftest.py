@@ -53,8 +53,8 @@ def run_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def generate(engine_python: Path, models: Path, run_folder: Path) -> Generate:
+@pytest.fixture(scope="session")
+def generate(engine_python: Path, models: Path) -> Generate:
     """Runs batches of prompts through an engine in a process of its own; see generate.py."""
 
     def run(
@@ -87,32 +87,38 @@ def generate(engine_python: Path, models: Path, run_folder: Path) -> Generate:
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": host_tier,
             }
-        account = run_folder / "account.json"
-        job = {
-            "engine": engine,
-            "batches": batches,
-            "output_tokens": output_tokens,
-            "account": str(account),
-        }
-        done = subprocess.run(
-            [engine_python, HERE / "generate.py"],
-            input=json.dumps(job),
-            text=True,
-            capture_output=True,
-            timeout=GENERATE_SECONDS,
-            cwd=run_folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(HERE),
-                "HF_HUB_OFFLINE": "1",
-                "VLLM_NO_USAGE_STATS": "1",
-                "DO_NOT_TRACK": "1",
-                "VLLM_HOST_IP": "127.0.0.1",
-                "VLLM_CPU_KVCACHE_SPACE": "1",
-                "KVREADY_OBSERVER": str(run_folder) if observed else "off",
-            },
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return dict(json.loads(account.read_text()))
+        with tempfile.TemporaryDirectory(prefix="kvr-") as name:
+            folder = Path(name)
+            account = folder / "account.json"
+            job = {
+                "engine": engine,
+                "batches": batches,
+                "output_tokens": output_tokens,
+                "account": str(account),
+            }
+            done = subprocess.run(
+                [engine_python, HERE / "generate.py"],
+                input=json.dumps(job),
+                text=True,
+                capture_output=True,
+                timeout=GENERATE_SECONDS,
+                cwd=folder,
+                env=_environment(folder if observed else None),
+            )
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+            return {**json.loads(account.read_text()), "sockets": sorted(folder.glob("*.sock"))}
 
     return run
+
+
+def _environment(observer_folder: Path | None) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "KVREADY_OBSERVER": str(observer_folder) if observer_folder else "off",
+    }
