@@ -56,6 +56,7 @@ lint: $(BIN)/.kvready ## formatting, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict -p kvready.collectors -p kvready.advisor -p kvready.kernels
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/readme.py $(BIN)/kvready
 
 # The base install as an engine's environment sees it: msgspec and pyzmq, nothing else.
 $(BARE)/.kvready: $(BIN)/.kvready
@@ -79,8 +80,7 @@ $(ENGINE)/.kvready: $(ENGINE)/.engine $(SOURCES)
 	@touch $@
 
 $(MODELS)/.made: $(ENGINE)/.engine examples/vllm/make_model.py
-	@for name in kv-heavy check; do \
-		$(ENGINE_PYTHON) examples/vllm/make_model.py $$name $(MODELS)/$$name; done
+	@$(ENGINE_PYTHON) examples/vllm/make_model.py --out $(MODELS)
 	@touch $@
 
 ATTACHED = $(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS)
@@ -103,8 +103,9 @@ fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
 soak: $(BIN)/.kvready ## serve a flood for SOAK_SECONDS and watch the bounds
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0
 
-generate: $(BIN)/.kvready ## write docs/*.md and the OpenAPI snapshot from the code
+generate: $(BIN)/.kvready ## write docs/*.md, the OpenAPI snapshot and the README's demo output
 	@$(BIN)/python -m kvready.advisor.service.generate --docs docs --golden tests/golden
+	@$(BIN)/python .ci/readme.py $(BIN)/kvready --write
 
 clean: ## remove everything that was built, the engine included
 	rm -rf build kvready.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -64,19 +64,25 @@ class Recorder:
         self._writer = writer
         self._silence_seconds = silence_seconds
         self._next_tick_seconds = started_seconds
-        # None until a tap's first record: what never spoke is told apart from what fell silent.
-        self._last_spoke: dict[str, float | None] = dict.fromkeys(taps or {})
+        self._spoke: set[str] = set()  # since the last tick
+        # How long a tap said nothing while another spoke; None until its first record.
+        self._quiet_seconds: dict[str, float | None] = dict.fromkeys(taps or {})
+        self._said_of_itself: dict[str, TapState] = {}
         self._advice = dict(taps or {})
         self._started_seconds = started_seconds
         self._silent: set[str] = set()
 
     def take(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
         """Give one record its number, keep it, forward it."""
-        if not isinstance(record, TapStatus | Tick):
-            self._last_spoke[tap] = received_seconds
+        if isinstance(record, TapStatus):
+            self._said_of_itself[record.tap] = record.state
+        elif not isinstance(record, Tick):
+            self._spoke.add(tap)
+            self._quiet_seconds[tap] = 0.0
             if tap in self._silent:
                 self._silent.remove(tap)
-                self._stamp(_status(tap, TapEvent.HEALED, TapState.LIVE), received_seconds, tap)
+                state = self._said_of_itself.get(tap, TapState.LIVE)
+                self._stamp(_status(tap, TapEvent.HEALED, state), received_seconds, tap)
         self._stamp(record, received_seconds, tap)
 
     def dropped(self, tap: str, count: int, now_seconds: float) -> None:
@@ -125,31 +131,35 @@ class Recorder:
     def silent_taps(self) -> dict[str, str]:
         """What is known of each silent tap."""
         return {
-            tap: "went silent" if self._last_spoke[tap] is not None else "has said nothing so far"
+            tap: "has said nothing so far" if self._quiet_seconds[tap] is None else "went silent"
             for tap in sorted(self._silent)
         }
 
     def _look_for_silence(self, now_seconds: float) -> None:
-        """A tap is silent that never spoke in time, or that stopped while another goes on.
+        """A tap is silent that never spoke in time, or said nothing for long while another spoke.
 
-        When all stop together the engine is idle, which is not a fault of any tap.
+        Seconds in which all are quiet do not count: an idle or restarting engine is no tap's fault.
         """
-        latest = max((at for at in self._last_spoke.values() if at is not None), default=None)
-        for tap, at in self._last_spoke.items():
-            if tap in self._silent or tap == RECORDER_TAP:
-                continue
-            never = at is None and now_seconds - self._started_seconds >= self._silence_seconds
-            stopped = at is not None and latest is not None and latest - at >= self._silence_seconds
-            if not (never or stopped):
-                continue
-            self._silent.add(tap)
-            what = "nothing has arrived" if never else "it stopped while other taps go on"
-            detail = f"{what} for {self._silence_seconds:g} s"
-            if self._advice.get(tap):
-                detail += f"; check {self._advice[tap]}"
-            logger.warning("tap %s: %s", tap, detail)
-            status = _status(tap, TapEvent.SILENT, TapState.SILENT, detail)
-            self._stamp(status, now_seconds, tap)
+        for tap, quiet_seconds in self._quiet_seconds.items():
+            if quiet_seconds is None:
+                silent = now_seconds - self._started_seconds >= self._silence_seconds
+                what = "nothing has arrived"
+            else:
+                if self._spoke - {tap} and tap not in self._spoke:
+                    quiet_seconds = self._quiet_seconds[tap] = quiet_seconds + TICK_SECONDS
+                silent = quiet_seconds >= self._silence_seconds
+                what = "it said nothing while other taps spoke"
+            if silent and tap not in self._silent:
+                self._silent.add(tap)
+                self._tell_silence(tap, what, now_seconds)
+        self._spoke.clear()
+
+    def _tell_silence(self, tap: str, what: str, now_seconds: float) -> None:
+        detail = f"{what} for {self._silence_seconds:g} s"
+        if self._advice.get(tap):
+            detail += f"; check {self._advice[tap]}"
+        logger.warning("tap %s: %s", tap, detail)
+        self._stamp(_status(tap, TapEvent.SILENT, TapState.SILENT, detail), now_seconds, tap)
 
     def _stamp(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
         item = Ingested(

@@ -154,3 +154,30 @@ def test_closing_twice_is_safe() -> None:
     recorder.close()
     assert shelf.closed
     assert not recorder.recording.active
+
+
+def test_a_restart_longer_than_the_limit_makes_no_tap_silent() -> None:
+    """All taps pause together; the one that speaks first again does not accuse the other."""
+    seen: list[Ingested] = []
+    recorder = Recorder(seen.append, taps={"a": "", "b": ""}, silence_seconds=3)
+    for second in (0, 1, 40, 41):
+        for tap in ("a", "b"):
+            recorder.take(spoke(second), second, tap)
+        recorder.advance(second, second)
+    recorder.take(spoke(80), 80, "a")
+    recorder.advance(80, 80)
+    assert recorder.silent_taps() == {}
+
+
+def test_a_silent_tap_that_speaks_again_is_only_as_whole_as_it_was() -> None:
+    seen: list[Ingested] = []
+    recorder = Recorder(seen.append, taps={"a": "", "b": ""}, silence_seconds=2)
+    recorder.take(spoke(0), 0, "a")
+    recorder.take(TapStatus("a", 0, TapEvent.GAP, TapState.DEGRADED), 0, "a")
+    for second in range(6):
+        recorder.take(spoke(second), second, "b")
+        recorder.advance(second, second)
+    assert recorder.silent_taps() == {"a": "went silent"}
+    recorder.take(spoke(6), 6, "a")
+    last = statuses([item for item in seen if item.tap == "a"])[-1]
+    assert (last.event, last.state) == (TapEvent.HEALED, TapState.DEGRADED)

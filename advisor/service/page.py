@@ -39,12 +39,12 @@ def render_page(status: Status, report: Report) -> str:
     engine = status.engine or {}
     subject = f"{engine['engine']} · {engine['model']}" if engine else "no engine described yet"
     sections = [
-        _section("Conditions", _pairs_table(report.conditions)),
-        _section("Taps", _taps(status)),
-        _section("Where the wait before the first token went", _waits(report), wide=True),
-        _section("Predicted against actual", _cells(report.cells), wide=True),
+        _section("Where the wait before the first token went", _waits(report)),
         _section("Hits, in prompt tokens", _hits(report.hits)),
+        _section("Predicted against actual", _cells(report.cells), wide=True),
         _section("Copies between tiers", _movements(report)),
+        _section("Taps", _taps(status)),
+        _section("Conditions", _conditions(report.conditions), wide=True),
     ]
     return _template().substitute(
         subject=escape(subject), badges=_badges(status, report), sections="\n".join(sections)
@@ -86,11 +86,12 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], text_columns: in
     return f"<table>{f'<tr>{head}</tr>' if heads else ''}{body}</table>"
 
 
-def _pairs_table(pairs: dict[str, str]) -> str:
-    rows = [
-        [f'<span class="dim">{escape(name)}</span>', escape(value)] for name, value in pairs.items()
-    ]
-    return _table([], rows, text_columns=2)
+def _conditions(conditions: dict[str, str]) -> str:
+    pairs = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in conditions.items()
+    )
+    return f'<dl class="conditions">{"".join(pairs)}</dl>'
 
 
 def _taps(status: Status) -> str:
