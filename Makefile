@@ -10,6 +10,7 @@ VENV := build/venv
 BIN := $(VENV)/bin
 ENGINE := build/engine
 ENGINE_PYTHON := $(ENGINE)/bin/python
+OLDER_ENGINE := build/engine-0.28
 MODELS := build/models
 BARE := build/bare
 SEED ?= 1
@@ -18,7 +19,7 @@ SOAK_SECONDS ?= 600
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.html' -o -name py.typed)
 
-.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench fuzz soak generate clean
+.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine fuzz soak generate clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | \
@@ -68,16 +69,21 @@ $(BARE)/.kvready: $(BIN)/.kvready
 
 engine: $(ENGINE)/.kvready $(MODELS)/.made ## install a real engine (vLLM's CPU build) and make its models
 
-$(ENGINE)/.engine: examples/vllm/install_engine.py
-	@test -x $(ENGINE_PYTHON) || $(PYTHON) -m venv $(ENGINE)
-	@$(ENGINE_PYTHON) examples/vllm/install_engine.py
-	@touch $@
+# An environment with one vLLM: its folder, its version.
+define engine_environment
+$(1)/.engine: examples/vllm/install_engine.py
+	@test -x $(1)/bin/python || $$(PYTHON) -m venv $(1)
+	@$(1)/bin/python examples/vllm/install_engine.py --version $(2)
+	@touch $$@
 
-$(ENGINE)/.kvready: $(ENGINE)/.engine $(SOURCES)
-	@$(ENGINE_PYTHON) -m pip install $(PIP_QUIET) 'setuptools>=77'
+$(1)/.kvready: $(1)/.engine $$(SOURCES)
+	@$(1)/bin/python -m pip install $$(PIP_QUIET) 'setuptools>=77'
 	@rm -rf build/lib build/bdist.* kvready.egg-info
-	@$(ENGINE_PYTHON) -m pip install $(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
-	@touch $@
+	@$(1)/bin/python -m pip install $$(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
+	@touch $$@
+endef
+$(eval $(call engine_environment,$(ENGINE),0.32.0))
+$(eval $(call engine_environment,$(OLDER_ENGINE),0.28.0))
 
 $(MODELS)/.made: $(ENGINE)/.engine examples/vllm/make_model.py
 	@$(ENGINE_PYTHON) examples/vllm/make_model.py --out $(MODELS)
@@ -91,11 +97,14 @@ engine-demo: setup engine ## run a real engine under load with kvready attached
 engine-record: setup engine ## keep a real engine's run in build/recordings (SEED=1, SHAPE=full)
 	@$(ATTACHED) --shape $(SHAPE) --seed $(SEED) --recording build/recordings/$(SHAPE)-$(SEED).kvr
 
-engine-test: setup engine ## the tests that need a real engine
+engine-test: setup engine $(OLDER_ENGINE)/.kvready ## the tests that need a real engine, vLLM 0.32 and 0.28
 	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800
 
 bench: setup ## benchmarks beside their rivals, as ratios, into build/bench.json
 	@$(BIN)/python -m tests.bench
+
+bench-engine: setup engine ## what being watched costs a real engine (about 20 minutes)
+	@$(BIN)/python tests/engine/bench_attached.py
 
 fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" --timeout 3600

