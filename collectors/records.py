@@ -251,6 +251,55 @@ class RequestFinished(Record, frozen=True, tag="request_finished"):
     output_tokens: int = 0
 
 
+class RequestReported(Record, frozen=True, tag="request_reported"):
+    """What a request turned out to have been, told from outside once it had ended (level 2).
+
+    None: not told. Each duration was measured by one clock of the engine's host. The wall readings
+    can be placed on our own clock only where `same_host` says that both clocks are one.
+    """
+
+    request_id: str
+    surface: Surface
+    arrived_wall_seconds: float | None = None
+    ended_wall_seconds: float | None = None
+    same_host: bool = False
+    queue_seconds: float | None = None  # until first scheduled, asynchronous loads included
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    ttft_seconds: float | None = None
+    whole_seconds: float | None = None  # from arrival to the last token
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    preemptions: int | None = None
+    outcome: Outcome | None = None
+
+
+class PromptTokensReported(Record, frozen=True, tag="prompt_tokens_reported"):
+    """Prompt tokens of one engine step by where their KV came from (level 2); None: not told."""
+
+    step_wall_seconds: float
+    engine_index: int = 0
+    computed_tokens: int | None = None
+    hbm_tokens: int | None = None
+    loaded_tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+class CountersScraped(Record, frozen=True, tag="counters_scraped"):
+    """What an engine's counters and gauges said, by our closed names (level 0).
+
+    Summed over the engine's ranks. A name that is missing was not exported; one in `refused` was,
+    but this version is known to count it wrongly.
+    """
+
+    scraped_seconds: float
+    engine: str = ""
+    engine_version: str = ""
+    values: dict[str, float] = {}
+    refused: tuple[str, ...] = ()
+
+
 class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One request's share of a batch, in tokens. `context_tokens` lie before the new ones."""
 
@@ -316,6 +365,9 @@ AnyRecord = (
     | RequestPreempted
     | FirstToken
     | RequestFinished
+    | RequestReported
+    | PromptTokensReported
+    | CountersScraped
     | BatchPlanned
     | BatchFinished
     | TapStatus

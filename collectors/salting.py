@@ -24,6 +24,7 @@ from kvready.collectors.records import (
     RequestDeferred,
     RequestFinished,
     RequestPreempted,
+    RequestReported,
     RequestScheduled,
     TapStatus,
 )
@@ -77,6 +78,7 @@ class Salter:
                 | RequestPreempted()
                 | FirstToken()
                 | RequestFinished()
+                | RequestReported()
             ):
                 return msgspec.structs.replace(
                     record, request_id=self._identifier(record.request_id)
