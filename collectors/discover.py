@@ -1,0 +1,232 @@
+"""What an engine tells about itself over HTTP, and which taps that leaves open.
+
+GETs only. What an engine does not answer is unknown, and said so: an older vLLM has no
+`/kv_event_sources`, so whether it publishes KV events cannot be told from outside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kvready.collectors.endpoint import WILDCARDS, live_endpoint, replay_endpoint
+from kvready.collectors.errors import TapError
+from kvready.collectors.http_get import Answer, engine_url, get
+from kvready.collectors.metrics_page import MetricsPage, read_page
+from kvready.collectors.observer_tap import SOCKET_PATTERN
+
+VLLM_PREFIX = "vllm:"
+MAX_RANKS = 64
+MAX_TEXT_CHARACTERS = 200
+ANY_ADDRESS = "0.0.0.0"
+
+Get = Callable[[str, str], Answer]
+
+
+class RankSource(msgspec.Struct, frozen=True):
+    """One rank's KV-event sockets, as the engine was given them and as we would use them."""
+
+    rank: int
+    configured: str
+    configured_replay: str | None
+    topic: str
+    address: str | None  # None: nothing of ours can ever receive from it, see `problem`
+    we_bind: bool
+    replay_address: str | None
+    problem: str = ""
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine as seen from outside, now."""
+
+    url: str
+    problem: str  # why nothing can be attached; empty where it can
+    engine: str | None
+    version: str | None
+    models: tuple[str, ...]
+    is_healthy: bool
+    page: MetricsPage | None
+    page_problem: str
+    tells_sources: bool  # it answers /kv_event_sources, so no source means no KV events
+    sources: tuple[RankSource, ...]
+    observer_sockets: tuple[str, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that any surface shows."""
+        found = {source.rank for source in self.sources}
+        if self.page is not None:
+            found |= set(self.page.engines)
+        return tuple(sorted(found))
+
+    @property
+    def usable_sources(self) -> tuple[RankSource, ...]:
+        """Those that can deliver to us."""
+        return tuple(source for source in self.sources if source.address is not None)
+
+
+def discover(url: str, observer_dir: Path | None = None, ask: Get = get) -> Discovery:
+    """Ask an engine what it is. Raises TapError only where `url` is no address at all."""
+    url = engine_url(url)
+    version_answer = ask(url, "/version")
+    metrics = ask(url, "/metrics")
+    health = ask(url, "/health")
+    version = _text(_json(version_answer), "version")
+    page = None
+    page_problem = _why_not(metrics, "/metrics")
+    if metrics.ok:
+        page = read_page(metrics.body.decode("utf-8", "replace"), version)
+    is_vllm = page is not None and any(name.startswith(VLLM_PREFIX) for name in page.names)
+    if page is not None and not is_vllm:
+        page_problem = "/metrics shows no vllm: metric; was it started with --disable-log-stats?"
+        page = None
+    problem = ""
+    if not any(answer.status for answer in (version_answer, metrics, health)):
+        problem = (
+            f"no engine answers at {url} ({_reason(health)}); check that it runs and that "
+            "host and port are those of its HTTP server"
+        )
+    elif version is None and not is_vllm:
+        problem = (
+            f"what answers at {url} is not a vLLM server: no /version and no vllm: metric; "
+            "name the engine itself, not a gateway before it"
+        )
+    sources_answer = Answer(0, b"") if problem else ask(url, "/kv_event_sources")
+    models_answer = Answer(0, b"") if problem else ask(url, "/v1/models")
+    return Discovery(
+        url=url,
+        problem=problem,
+        engine=None if problem else "vllm",
+        version=version,
+        models=_models(_json(models_answer)) or (page.models if page else ()),
+        is_healthy=health.status == 200,
+        page=page,
+        page_problem="" if page is not None else page_problem,
+        tells_sources=isinstance(_json(sources_answer), dict),
+        sources=_sources(_json(sources_answer), urlsplit(url).hostname or ""),
+        observer_sockets=_sockets(observer_dir),
+    )
+
+
+def given_sources(
+    url: str, endpoints: tuple[str, ...], replays: tuple[str, ...], ranks: tuple[int, ...]
+) -> tuple[RankSource, ...]:
+    """Sources from endpoints that the user names: one a rank, or one base for all of them."""
+    host = urlsplit(url).hostname or ""
+    if len(endpoints) == 1 and len(ranks) > 1:
+        endpoints = tuple(rank_endpoint(endpoints[0], rank) for rank in ranks)
+        replays = tuple(rank_endpoint(one, rank) for one in replays[:1] for rank in ranks)
+    return tuple(
+        _source(rank, endpoint, replays[rank] if rank < len(replays) else None, "", host)
+        for rank, endpoint in enumerate(endpoints)
+    )
+
+
+def rank_endpoint(endpoint: str, rank: int) -> str:
+    """The address of a rank, as vLLM derives it from the configured one: port plus rank."""
+    if rank == 0:
+        return endpoint
+    before, colon, port = endpoint.rpartition(":")
+    if endpoint.startswith("ipc://") or not colon or not port.isdecimal():
+        raise TapError(
+            f"{endpoint}: rank {rank} has no address of its own there (vLLM refuses ipc beyond "
+            "rank 0); use tcp://*:PORT behind a network policy"
+        )
+    return f"{before}:{int(port) + rank}"
+
+
+def _source(rank: int, endpoint: str, replay: str | None, topic: str, host: str) -> RankSource:
+    problem = ""
+    address = replay_address = None
+    we_bind = False
+    try:
+        live = live_endpoint(endpoint)
+        address, we_bind = live.address, live.we_bind
+        if replay:
+            replay_address = _at(replay, replay_endpoint(replay).address, host)
+        if not we_bind:
+            address = _at(endpoint, address, host)
+    except TapError as error:
+        problem = str(error)
+    return RankSource(
+        rank, endpoint, replay or None, topic, address, we_bind, replay_address, problem
+    )
+
+
+def _at(configured: str, address: str, host: str) -> str:
+    """Where a wildcard stands for, seen from here: the host that the user named."""
+    if not configured.startswith("tcp://"):
+        return address
+    name, _, port = configured.removeprefix("tcp://").rpartition(":")
+    if name not in (*WILDCARDS, ANY_ADDRESS):
+        return address
+    host = {"localhost": "127.0.0.1", "": "127.0.0.1"}.get(host, host)
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _sources(answer: object, host: str) -> tuple[RankSource, ...]:
+    if not isinstance(answer, dict):
+        return ()
+    found = []
+    for key, given in list(answer.items())[:MAX_RANKS]:
+        if not str(key).isdecimal() or not isinstance(given, dict):
+            continue
+        endpoint = _text(given, "endpoint")
+        # A publisher of its own kind, or none, opens no socket.
+        if endpoint is None or given.get("publisher") != "zmq":
+            continue
+        if given.get("enable_kv_cache_events") is False:
+            continue
+        found.append(
+            _source(
+                int(key),
+                endpoint,
+                _text(given, "replay_endpoint"),
+                _text(given, "topic") or "",
+                host,
+            )
+        )
+    return tuple(sorted(found, key=lambda source: source.rank))
+
+
+def _sockets(folder: Path | None) -> tuple[str, ...]:
+    if folder is None or not folder.is_dir():
+        return ()
+    return tuple(sorted(path.name for path in folder.glob(SOCKET_PATTERN)))
+
+
+def _models(answer: object) -> tuple[str, ...]:
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(listed, list):
+        return ()
+    names = (_text(model, "id") for model in listed[:MAX_RANKS])
+    return tuple(name for name in names if name)
+
+
+def _json(answer: Answer) -> object:
+    if not answer.ok:
+        return None
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return None
+
+
+def _text(value: Any, key: str) -> str | None:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found[:MAX_TEXT_CHARACTERS] if isinstance(found, str) and found else None
+
+
+def _why_not(answer: Answer, path: str) -> str:
+    if answer.ok:
+        return ""
+    return answer.problem or f"{path} answers {answer.status}"
+
+
+def _reason(answer: Answer) -> str:
+    return answer.problem.rpartition(": ")[2] or f"status {answer.status}"
