@@ -105,7 +105,8 @@ def refusal(metric: str, version: Version | None) -> str | None:
     """Why a counter must not be used in that version, or None where it may be."""
     for hazard in COUNTER_HAZARDS:
         if hazard.action is Action.REFUSE and metric in hazard.metrics and hazard.applies(version):
-    XX
+            prefix = f"{UNKNOWN_VERSION}; " if version is None else ""
+            return f"{prefix}{span(hazard)} it was {hazard.wrong}"
     return None
 
 
