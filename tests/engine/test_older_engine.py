@@ -26,8 +26,7 @@ QUIET_SECONDS = 2.0
 @pytest.fixture(scope="module")
 def older_python() -> Path:
     """The interpreter that has vLLM 0.28."""
-    root = Path(__file__).resolve().parents[2]
-    python = Path(os.environ.get("KVREADY_OLDER_ENGINE_PYTHON", root / "build/engine-0.28/bin/python"))
+    python = Path(__file__).resolve().parents[2] / "build" / "engine-0.28" / "bin" / "python"
     if not python.exists():
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up(f"{python} is missing; run `make engine`")
