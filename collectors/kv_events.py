@@ -39,7 +39,7 @@ class KvEventTap:
         asked_seconds: Iterable[float] = (),
     ) -> None:
         self.name = name
-        self.decoder = KvEventDecoder(name, with_content_keys=with_content_keys)
+        self.decoder = KvEventDecoder(name, rank=rank, with_content_keys=with_content_keys)
         self.gate = SequenceGate(
             name, rank, can_replay=replay is not None, asked_seconds=asked_seconds
         )

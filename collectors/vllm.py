@@ -1,16 +1,19 @@
 """vLLM's KV-event messages as records: what became or stopped being findable, tier by tier.
 
-The usual message (0.24 and later, maps tagged by `type`) takes one typed decode. Whatever does not
-fit it (an unknown event type, one broken event, another engine's stream) is read again event by
-event: what can be told is told, the rest is counted by reason, and a message from which something
-was lost says so, since a lost removal would let a block be called ready that is gone.
+A usual message takes one typed decode: maps tagged by `type` since 0.24, arrays with the tag first
+before; which of the two an engine sends is remembered. Whatever fits neither (an unknown event
+type, one broken event, another engine's stream) is read again event by event: what can be told is
+told, the rest is counted by reason, and a message from which something was lost says so, since a
+lost removal would let a block be called ready that is gone.
+
+SGLang's positional events look like vLLM's (docs/vllm-events.md); what gives them away is a
+negative hash, the medium CPU_PINNED, or a map where vLLM has the adapter's name.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -22,11 +25,27 @@ from kvready.collectors.hashing import (
     unsigned_block_hash,
 )
 from kvready.collectors.records import BlocksRemoved, BlocksStored, Tier, TierCleared
+from kvready.collectors.vllm_foreign import (
+    MILLISECONDS_FROM,
+    SGLANG_MEDIUM,
+    by_name,
+    foreign_batch,
+    foreign_event,
+    outline,
+)
 from kvready.collectors.vllm_wire import (
     EVENT_TYPES,
+    STORED_TYPES,
+    AnyBatch,
+    AnyCleared,
+    AnyRemoved,
+    AnyStored,
     Batch,
     BatchWithTokens,
     Cleared,
+    PositionalBatch,
+    PositionalBatchWithTokens,
+    PositionalRemoved,
     Removed,
     Stored,
 )
@@ -35,7 +54,6 @@ MAX_QUARANTINED = 8
 MAX_OUTLINE_CHARACTERS = 200
 MAX_REASONS = 64
 MAX_PARENT_KEYS = 2_000_000  # content keys remembered for chains to come, in two generations
-MILLISECONDS_FROM = 1e11  # a batch time above this is no time in seconds
 
 TIER_OF_MEDIUM = {
     None: Tier.HBM,  # vLLM 0.32 always names the medium; its absence means the main cache
@@ -47,6 +65,7 @@ TIER_OF_MEDIUM = {
 }
 WHOLE_PREFIX_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 
+Decode = Callable[[bytes], AnyBatch]
 KvRecord = BlocksStored | BlocksRemoved | TierCleared
 
 
@@ -69,19 +88,27 @@ class Decoded(msgspec.Struct, gc=False):
 class KvEventDecoder:
     """Decodes one publisher's messages. Never raises for what arrives; counts it instead."""
 
-    def __init__(self, publisher: str, *, with_content_keys: bool = False) -> None:
+    def __init__(self, publisher: str, *, rank: int = 0, with_content_keys: bool = False) -> None:
         self.publisher = publisher
+        self.rank = rank  # of messages that name none
         self.with_content_keys = with_content_keys
         self.errors: Counter[str] = Counter()
         self.unknown_events: Counter[str] = Counter()
         self.windowed_events = 0  # groups whose blocks alone do not make a prefix
         self.keyless_blocks = 0  # content keys were wanted, the chain's start is not known
         self.quarantine: deque[Quarantined] = deque(maxlen=MAX_QUARANTINED)
-        self._decode: Callable[[bytes], Batch | BatchWithTokens] = (
-            msgspec.msgpack.Decoder(BatchWithTokens).decode
-            if with_content_keys
-            else msgspec.msgpack.Decoder(Batch).decode
+        decoder = msgspec.msgpack.Decoder
+        self._decode: Decode = (
+            decoder(BatchWithTokens).decode if with_content_keys else decoder(Batch).decode
         )
+        self._decode_otherwise: Decode = (
+            decoder(PositionalBatchWithTokens).decode
+            if with_content_keys
+            else decoder(PositionalBatch).decode
+        )
+        self._removed_type: type[AnyRemoved] = Removed
+        self._other_removed_type: type[AnyRemoved] = PositionalRemoved
+        self._is_sglang = False
         self._keys: dict[int, int] = {}  # content key by block hash, younger generation
         self._older_keys: dict[int, int] = {}
 
@@ -101,21 +128,40 @@ class KvEventDecoder:
         try:
             batch = self._decode(payload)
         except msgspec.MsgspecError:
-            return self._decode_by_event(sequence, payload)
+            try:
+                batch = self._decode_otherwise(payload)
+            except msgspec.MsgspecError:
+                return self._decode_by_event(sequence, payload)
+            self._expect_the_other_encoding()
         if batch.ts > MILLISECONDS_FROM:
             return self._decode_by_event(sequence, payload)
-        return Decoded(self._records(sequence, batch.ts, batch.rank or 0, batch.events))
+        rank = self.rank if batch.rank is None else batch.rank
+        records = self._records(sequence, batch.ts, rank, batch.events, self._removed_type)
+        if self._is_sglang:
+            self._is_sglang = False
+            return self._decode_by_event(sequence, payload)
+        return Decoded(records)
+
+    def _expect_the_other_encoding(self) -> None:
+        """An engine sends one encoding; after an upgrade it may be the other one."""
+        self._decode, self._decode_otherwise = self._decode_otherwise, self._decode
+        self._removed_type, self._other_removed_type = self._other_removed_type, self._removed_type
 
     def _records(
-        self, sequence: int, wall: float, rank: int, events: Sequence[Stored | Removed | Cleared]
+        self,
+        sequence: int,
+        wall: float,
+        rank: int,
+        events: Sequence[AnyStored | AnyRemoved | AnyCleared],
+        removed_type: type[AnyRemoved],
     ) -> list[KvRecord]:
         publisher = self.publisher
         records: list[KvRecord] = []
         # The engine sends one event per evicted block; a run of them is one fact.
         run: list[int | bytes] = []
-        run_of: Removed | None = None
+        run_of: AnyRemoved | None = None
         for event in events:
-            if type(event) is Removed:
+            if isinstance(event, removed_type):
                 if run_of is not None:
                     if (
                         event.medium == run_of.medium
@@ -131,7 +177,7 @@ class KvEventDecoder:
             if run_of is not None:
                 records.append(self._removed(sequence, wall, rank, run_of, run))
                 run_of = None
-            if isinstance(event, Stored):
+            if isinstance(event, STORED_TYPES):
                 record = self._stored(sequence, wall, rank, event)
                 if record is not None:
                     records.append(record)
@@ -142,7 +188,7 @@ class KvEventDecoder:
         return records
 
     def _removed(
-        self, sequence: int, wall: float, rank: int, event: Removed, hashes: list[int | bytes]
+        self, sequence: int, wall: float, rank: int, event: AnyRemoved, hashes: list[int | bytes]
     ) -> BlocksRemoved:
         return BlocksRemoved(
             self.publisher,
@@ -154,7 +200,9 @@ class KvEventDecoder:
             event.group_idx or 0,
         )
 
-    def _stored(self, sequence: int, wall: float, rank: int, event: Stored) -> BlocksStored | None:
+    def _stored(
+        self, sequence: int, wall: float, rank: int, event: AnyStored
+    ) -> BlocksStored | None:
         if not event.block_hashes:  # every block of the step was masked out
             return None
         if event.kv_cache_spec_kind not in WHOLE_PREFIX_KINDS:
@@ -166,6 +214,9 @@ class KvEventDecoder:
         extra: tuple[int, ...] = ()
         if event.extra_keys and any(event.extra_keys):
             extra = tuple([extra_key_hash(keys) for keys in event.extra_keys])
+        adapter = event.lora_name
+        if adapter is None and event.lora_id is not None:
+            adapter = f"lora-{event.lora_id}"  # before 0.14 the engine tells no name
         keys: tuple[int, ...] = ()
         if self.with_content_keys:
             keys = self._content_keys(event, hashes, parent, extra)
@@ -179,7 +230,7 @@ class KvEventDecoder:
             parent,
             event.block_size,
             event.group_idx or 0,
-            event.lora_name,
+            adapter,
             extra,
             keys,
             text_hash(event.session_id) if event.session_id is not None else None,
@@ -190,12 +241,15 @@ class KvEventDecoder:
             return Tier.REMOTE
         tier = TIER_OF_MEDIUM.get(medium)
         if tier is None:
+            if medium == SGLANG_MEDIUM:
+                self._is_sglang = True
+                return Tier.REMOTE
             _count(self.unknown_events, f"medium {medium}")
             return Tier.REMOTE  # somewhere, but not where attention can reach it
         return tier
 
     def _content_keys(
-        self, event: Stored, hashes: tuple[int, ...], parent: int | None, extra: tuple[int, ...]
+        self, event: AnyStored, hashes: tuple[int, ...], parent: int | None, extra: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Keys of the event's blocks; none where a key would rest on something unknown."""
         tokens: list[int] = getattr(event, "token_ids", [])
@@ -232,38 +286,37 @@ class KvEventDecoder:
             batch = msgspec.msgpack.decode(payload)
         except msgspec.MsgspecError:
             return self._refused(sequence, "payload is not msgpack", size, "")
-        reason = _foreign_batch(batch)
+        reason = foreign_batch(batch)
         if reason is not None:
-            return self._refused(sequence, reason, size, _outline(batch))
+            return self._refused(sequence, reason, size, outline(batch))
         events: list[Stored | Removed | Cleared] = []
         lost: str | None = None
         for raw in batch[1]:
             event = self._event(raw)
             if isinstance(event, str):
                 lost = event
-                self.refuse(sequence, event, size, _outline(raw))
+                self.refuse(sequence, event, size, outline(raw))
             elif event is not None:
                 events.append(event)
-        rank = batch[2] if len(batch) > 2 and isinstance(batch[2], int) else 0
-        return Decoded(self._records(sequence, float(batch[0]), rank, events), lost)
+        rank = batch[2] if len(batch) > 2 and isinstance(batch[2], int) else self.rank
+        return Decoded(self._records(sequence, float(batch[0]), rank, events, Removed), lost)
 
     def _event(self, raw: object) -> Stored | Removed | Cleared | str | None:
         """One event typed; None for a type we do not know; a reason where it cannot be read."""
-        if isinstance(raw, list):
-            return "positional event: vLLM 0.23 and older are not read yet"
-        if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
+        named = by_name(raw)
+        if named is None:
             return "event has no type: not vLLM's (TensorRT-LLM and LMCache have taps of their own)"
-        shape = EVENT_TYPES.get(raw["type"])
+        shape = EVENT_TYPES.get(named["type"])
         if shape is None:
-            _count(self.unknown_events, raw["type"])
+            _count(self.unknown_events, named["type"])
             return None
-        hashes = raw.get("block_hashes", ())
-        if isinstance(hashes, list) and any(type(one) is int and one < 0 for one in hashes):
-            return "signed block hash: not vLLM's (SGLang has a tap of its own)"
+        foreign = foreign_event(named)
+        if foreign is not None:
+            return foreign
         try:
-            return msgspec.convert(raw, shape)
+            return msgspec.convert(named, shape)
         except msgspec.ValidationError as error:
-            return f"malformed {raw['type']}: {error}"[:MAX_OUTLINE_CHARACTERS]
+            return f"malformed {named['type']}: {error}"[:MAX_OUTLINE_CHARACTERS]
 
     def _refused(self, sequence: int, reason: str, size: int, outline: str) -> Decoded:
         self.refuse(sequence, reason, size, outline)
@@ -280,23 +333,3 @@ def _count(counter: Counter[str], name: str) -> None:
     """Count under a bounded number of names, which strangers may choose."""
     name = name[:MAX_OUTLINE_CHARACTERS]
     counter[name if name in counter or len(counter) < MAX_REASONS else "other"] += 1
-
-
-def _foreign_batch(batch: Any) -> str | None:
-    """Why a decoded payload is no vLLM batch at all, or None where it may be one."""
-    if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
-        return "payload is not [time, events, rank]: not a vLLM KV-event message"
-    if not isinstance(batch[0], int | float) or isinstance(batch[0], bool):
-        return "message time is not a number: not a vLLM KV-event message"
-    if batch[0] > MILLISECONDS_FROM:
-        return "message time is in milliseconds: not vLLM's (Mooncake has a tap of its own)"
-    return None
-
-
-def _outline(value: Any) -> str:
-    """Names and types of what arrived, without any value."""
-    if isinstance(value, dict):
-        return "map of " + ", ".join(str(key)[:24] for key in list(value)[:16])
-    if isinstance(value, list):
-        return "array of " + ", ".join(type(item).__name__ for item in value[:16])
-    return type(value).__name__

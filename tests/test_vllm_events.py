@@ -226,7 +226,7 @@ def test_one_broken_event_spoils_no_other_and_is_told_as_a_loss() -> None:
         (msgspec.msgpack.encode(["now", []]), "time is not a number"),
         (msgspec.msgpack.encode([1.7e12, [], 0]), "Mooncake"),
         (message(stored(block_hashes=[-5])), "SGLang"),
-        (message(["BlockStored", [1], None, [1], 1, None]), "0.23 and older"),
+        (message(["BlockStored", [-1], None, [1], 1, None]), "SGLang"),
         (message({"event_id": 1, "data": {"type": "created"}}), "TensorRT-LLM"),
     ],
 )
