@@ -103,19 +103,18 @@ def version_text(version: Version) -> str:
 
 def refusal(metric: str, version: Version | None) -> str | None:
     """Why a counter must not be used in that version, or None where it may be."""
-    for hazard in COUNTER_HAZARDS:
-        if hazard.action is Action.REFUSE and metric in hazard.metrics and hazard.applies(version):
+    for hazard in hazards_of(version, Action.REFUSE):
+        if metric in hazard.metrics:
             prefix = f"{UNKNOWN_VERSION}; " if version is None else ""
             return f"{prefix}{span(hazard)} it was {hazard.wrong}"
     return None
 
 
-def caution(metric: str, version: Version | None) -> str | None:
-    """What to know of a counter that is used all the same, or None."""
-    for hazard in COUNTER_HAZARDS:
-        if hazard.action is Action.CAUTION and metric in hazard.metrics and hazard.applies(version):
-            return f"{span(hazard)}, {hazard.wrong}"
-    return None
+def hazards_of(version: Version | None, action: Action) -> tuple[CounterHazard, ...]:
+    """What the counters of a version need, of one kind."""
+    return tuple(
+        hazard for hazard in COUNTER_HAZARDS if hazard.action is action and hazard.applies(version)
+    )
 
 
 def span(hazard: CounterHazard) -> str:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from kvready.collectors.endpoint import WILDCARDS, live_endpoint, replay_endpoint
 from kvready.collectors.errors import TapError
 from kvready.collectors.http_get import Answer, engine_url, get
-from kvready.collectors.metrics_page import MetricsPage, read_page
+from kvready.collectors.metrics_page import read_page
 from kvready.collectors.observer_tap import SOCKET_PATTERN
+from kvready.collectors.surfaces import RankSource, Surfaces
 
 VLLM_PREFIX = "vllm:"
 MAX_RANKS = 64
@@ -28,49 +27,7 @@ ANY_ADDRESS = "0.0.0.0"
 Get = Callable[[str, str], Answer]
 
 
-class RankSource(msgspec.Struct, frozen=True):
-    """One rank's KV-event sockets, as the engine was given them and as we would use them."""
-
-    rank: int
-    configured: str
-    configured_replay: str | None
-    topic: str
-    address: str | None  # None: nothing of ours can ever receive from it, see `problem`
-    we_bind: bool
-    replay_address: str | None
-    problem: str = ""
-
-
-class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as seen from outside, now."""
-
-    url: str
-    problem: str  # why nothing can be attached; empty where it can
-    engine: str | None
-    version: str | None
-    models: tuple[str, ...]
-    is_healthy: bool
-    page: MetricsPage | None
-    page_problem: str
-    tells_sources: bool  # it answers /kv_event_sources, so no source means no KV events
-    sources: tuple[RankSource, ...]
-    observer_sockets: tuple[str, ...]
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Ranks that any surface shows."""
-        found = {source.rank for source in self.sources}
-        if self.page is not None:
-            found |= set(self.page.engines)
-        return tuple(sorted(found))
-
-    @property
-    def usable_sources(self) -> tuple[RankSource, ...]:
-        """Those that can deliver to us."""
-        return tuple(source for source in self.sources if source.address is not None)
-
-
-def discover(url: str, observer_dir: Path | None = None, ask: Get = get) -> Discovery:
+def discover(url: str, observer_dir: Path | None = None, ask: Get = get) -> Surfaces:
     """Ask an engine what it is. Raises TapError only where `url` is no address at all."""
     url = engine_url(url)
     version_answer = ask(url, "/version")
@@ -98,7 +55,9 @@ def discover(url: str, observer_dir: Path | None = None, ask: Get = get) -> Disc
         )
     sources_answer = Answer(0, b"") if problem else ask(url, "/kv_event_sources")
     models_answer = Answer(0, b"") if problem else ask(url, "/v1/models")
-    return Discovery(
+    sources = _sources(_json(sources_answer), urlsplit(url).hostname or "")
+    folder = _observer_folder(observer_dir, sources)
+    return Surfaces(
         url=url,
         problem=problem,
         engine=None if problem else "vllm",
@@ -108,8 +67,9 @@ def discover(url: str, observer_dir: Path | None = None, ask: Get = get) -> Disc
         page=page,
         page_problem="" if page is not None else page_problem,
         tells_sources=isinstance(_json(sources_answer), dict),
-        sources=_sources(_json(sources_answer), urlsplit(url).hostname or ""),
-        observer_sockets=_sockets(observer_dir),
+        sources=sources,
+        observer_dir=str(folder) if folder else None,
+        observer_sockets=_sockets(folder),
     )
 
 
@@ -192,6 +152,18 @@ def _sources(answer: object, host: str) -> tuple[RankSource, ...]:
             )
         )
     return tuple(sorted(found, key=lambda source: source.rank))
+
+
+def _observer_folder(given: Path | None, sources: tuple[RankSource, ...]) -> Path | None:
+    """The folder to look for the observer in: the given one, else beside the KV events' socket."""
+    if given is not None:
+        return given
+    for source in sources:
+        if source.configured.startswith("ipc://"):
+            beside = Path(source.configured.removeprefix("ipc://")).parent
+            if _sockets(beside):
+                return beside
+    return None
 
 
 def _sockets(folder: Path | None) -> tuple[str, ...]:

@@ -65,6 +65,6 @@ def get(url: str, path: str, timeout_seconds: float = GET_SECONDS) -> Answer:
                 )
         return Answer(response.status, bytes(body))
     except (OSError, http.client.HTTPException) as error:
-        return Answer(0, b"", f"{url}{path}: {error or type(error).__name__}")
+        return Answer(0, b"", f"{url}{path}: {str(error) or type(error).__name__}")
     finally:
         connection.close()

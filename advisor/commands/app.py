@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvready.advisor.commands import live, recorded, shown
+from kvready.advisor.commands import live, outside, recorded, shown
 from kvready.advisor.version import VERSION
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("look")(outside.look)
 app.command("serve")(live.serve)
 app.command("record")(live.record)
 app.command("replay")(recorded.replay)

@@ -1,0 +1,80 @@
+"""Commands that start from an engine's URL alone: `look`, `attach` and `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from kvready.advisor.commands import options
+from kvready.advisor.look import look as look_at
+from kvready.advisor.look_text import print_look
+from kvready.advisor.service.scrape import scrape
+from kvready.collectors.discover import discover
+from kvready.collectors.errors import TapError
+from kvready.collectors.surfaces import Surfaces
+
+FOUND = 1
+MIN_INTERVAL_SECONDS = 0.5
+
+Url = Annotated[str, typer.Argument(help="The engine's HTTP server, as http://host:port.")]
+
+
+def look(
+    url: Url,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long to watch.", min=1, max=3600)
+    ] = 60.0,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            help="Seconds between scrapes; each costs the engine's API process some time.",
+            min=MIN_INTERVAL_SECONDS,
+        ),
+    ] = 5.0,
+    observer_dir: options.ObserverDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Watch an engine's /metrics for a minute: where prompts come from, and what to change next.
+
+    GETs only; nothing is installed and nothing restarts. Exit code 1: something hurts now.
+    """
+    surfaces = found_at(url, observer_dir)
+    if surfaces.page is None:
+        raise TapError(f"{surfaces.url}: {surfaces.page_problem}")
+    with watching(f"looking at {surfaces.url}", seconds) as on_progress:
+        found = look_at(surfaces, scrape(surfaces, seconds, interval, on_progress))
+    if as_json:
+        typer.echo(msgspec.json.encode(found))
+    else:
+        print_look(found, Console())
+    if found.found:
+        raise typer.Exit(FOUND)
+
+
+def found_at(url: str, observer_dir: Path | None) -> Surfaces:
+    """What answers there. Raises TapError that names the fix where it is no vLLM."""
+    surfaces = discover(url, observer_dir)
+    if surfaces.problem:
+        raise TapError(surfaces.problem)
+    return surfaces
+
+
+@contextmanager
+def watching(what: str, seconds: float) -> Iterator[Callable[[float], None] | None]:
+    """A bar on a terminal while something is watched; None where nobody would see it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=seconds)
+        yield lambda passed: progress.update(task, completed=passed)
