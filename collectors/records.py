@@ -83,6 +83,34 @@ class TapEvent(StrEnum):
     CLOSED = "closed"
 
 
+class CounterName(StrEnum):
+    """Our names for what engines count; tokens, bytes and seconds since the engine's start."""
+
+    STARTED_WALL_SECONDS = "started_wall_seconds"
+    RUNNING = "running"  # requests, now
+    WAITING = "waiting"
+    DEFERRED = "deferred"
+    CACHE_USAGE_RATIO = "cache_usage_ratio"
+    FETCH_WAITING_TO_START = "fetch_waiting_to_start"
+    FETCH_IN_PROGRESS = "fetch_in_progress"
+    FETCH_COMPLETED_WAITING = "fetch_completed_waiting"
+    PROMPT_TOKENS = "prompt_tokens"
+    COMPUTED_TOKENS = "computed_tokens"
+    HBM_HIT_TOKENS = "hbm_hit_tokens"
+    HOST_HIT_TOKENS = "host_hit_tokens"
+    DISK_HIT_TOKENS = "disk_hit_tokens"
+    REMOTE_HIT_TOKENS = "remote_hit_tokens"
+    UNPLACED_HIT_TOKENS = "unplaced_hit_tokens"  # from below HBM, nobody says where
+    LOAD_BYTES = "load_bytes"
+    LOAD_SECONDS = "load_seconds"
+    STORE_BYTES = "store_bytes"
+    STORE_SECONDS = "store_seconds"
+    PREEMPTIONS = "preemptions"
+    FIRST_TOKENS = "first_tokens"  # requests
+    TTFT_SECONDS = "ttft_seconds"  # summed over those requests
+    QUEUE_SECONDS = "queue_seconds"
+
+
 class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, gc=False):
     """Base of all facts. Tagged by class name in snake case, so recordings describe themselves."""
 
@@ -287,7 +315,7 @@ class PromptTokensReported(Record, frozen=True, tag="prompt_tokens_reported"):
 
 
 class CountersScraped(Record, frozen=True, tag="counters_scraped"):
-    """What an engine's counters and gauges said, by our closed names (level 0).
+    """What an engine's counters and gauges said, by `CounterName` (level 0).
 
     Summed over the engine's ranks. A name that is missing was not exported; one in `refused` was,
     but this version is known to count it wrongly.
