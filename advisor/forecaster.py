@@ -42,6 +42,7 @@ class Forecaster:
         ledger: Ledger,
         requests: RequestTracker,
         on_pair: Callable[[Pair], None],
+        rank: int = 0,
     ) -> None:
         self.compute = ComputeModel()
         self.mover = Mover()
@@ -51,6 +52,7 @@ class Forecaster:
         self._ledger = ledger
         self._requests = requests
         self._on_pair = on_pair
+        self._prefix = f"{rank}:" if rank else ""  # ids of several ranks share one ledger
         self._ranges: dict[Target, RollingRange] = {target: RollingRange() for target in Target}
         self._planned: OrderedDict[int, BatchPlanned] = OrderedDict()
 
@@ -176,22 +178,16 @@ class Forecaster:
     def censor(self, request_id: str, moment: Moment) -> None:
         """A request ended without a first token: its forecasts have no outcome."""
         for target in (Target.TTFT, Target.PREFILL):
-            pair = self._ledger.censor(target, request_id, moment[0])
-            if pair is not None:
-                self._on_pair(pair)
+            self._censor(target, request_id, moment)
 
     def censor_load(self, load_id: int, moment: Moment) -> None:
         """A copy will never finish: the engine restarted under it."""
-        pair = self._ledger.censor(Target.LOAD, str(load_id), moment[0])
-        if pair is not None:
-            self._on_pair(pair)
+        self._censor(Target.LOAD, str(load_id), moment)
 
     def restart(self, moment: Moment) -> None:
         """The engine restarted: batches that were planned have no outcome."""
         for step in self._planned:
-            pair = self._ledger.censor(Target.BATCH_COMPUTE, str(step), moment[0])
-            if pair is not None:
-                self._on_pair(pair)
+            self._censor(Target.BATCH_COMPUTE, str(step), moment)
         self._planned.clear()
 
     # -----------------------------------------------------------------------------------------
@@ -305,7 +301,7 @@ class Forecaster:
             Forecast(
                 forecast_id=self._ledger.next_id(),
                 target=target,
-                subject=subject,
+                subject=self._prefix + subject,
                 made_ingest=moment[0],
                 made_seconds=moment[1],
                 starts_seconds=starts_seconds,
@@ -321,11 +317,16 @@ class Forecaster:
             self._on_pair(evicted)
 
     def _pair(self, target: Target, subject: str, actual_seconds: float, moment: Moment) -> None:
-        pair = self._ledger.pair(target, subject, actual_seconds, moment[0])
+        pair = self._ledger.pair(target, self._prefix + subject, actual_seconds, moment[0])
         if pair is None:
             return
         self._ranges[target].learn(pair.forecast.p50_seconds, actual_seconds)
         self._on_pair(pair)
+
+    def _censor(self, target: Target, subject: str, moment: Moment) -> None:
+        pair = self._ledger.censor(target, self._prefix + subject, moment[0])
+        if pair is not None:
+            self._on_pair(pair)
 
 
 def _direction(copy: Copy) -> Direction:

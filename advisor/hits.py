@@ -59,12 +59,14 @@ class HitAccount:
         steps: StepTimeline,
         totals: Totals,
         recompute_seconds: Callable[[int, int], float],
+        rank: int = 0,
     ) -> None:
         self._inventory = inventory
         self._requests = requests
         self._steps = steps
         self._totals = totals
         self._recompute_seconds = recompute_seconds
+        self._rank = rank
         self.pending = PendingBlocks()  # promised at arrival: what a follower could wait for
         self.computing = PendingBlocks()  # in a batch already: what a second computation repeats
         # When each block was last announced, so that a batch is not judged by its own stores.
@@ -76,7 +78,7 @@ class HitAccount:
         if not arrived.block_hashes or not arrived.block_tokens:
             self._totals.unknown_residency += 1
             return
-        prefix = self._inventory.tier_prefix(arrived.block_hashes)
+        prefix = self._inventory.tier_prefix(arrived.block_hashes, rank=self._rank)
         resident_blocks = prefix.blocks
         # One token is always computed, so a prompt can never be found whole.
         findable_blocks = (arrived.prompt_tokens - 1) // arrived.block_tokens
@@ -186,7 +188,7 @@ class HitAccount:
     def _exists(self, block_hash: int, request_id: str, batch: BatchPlanned) -> bool:
         if self.computing.producer(block_hash) not in (None, request_id):
             return True
-        if not self._inventory.resident(block_hash, Tier.HBM):
+        if not self._inventory.resident(block_hash, Tier.HBM, rank=self._rank):
             return False
         stored_wall = self._stored_wall.get(block_hash)
         return stored_wall is None or stored_wall < batch.planned_wall_seconds

@@ -112,15 +112,26 @@ class Inventory:
 
     # What is known
 
-    def state(self, publisher: str | None = None) -> Knowledge:
-        """How far a publisher's blocks can be trusted; without a name, the least of all."""
+    def state(self, publisher: str | None = None, rank: int | None = None) -> Knowledge:
+        """How far a publisher's blocks can be trusted; without a name, the least of all.
+
+        With a rank, of those that spoke of its blocks, or of all where nobody did yet.
+        """
         if publisher is not None:
             return self._known.get(publisher, Knowledge.UNKNOWN)
-        publishers = {shard.publisher for shard in self._shards.values()} or self._known.keys()
-        states = {self._known.get(name, Knowledge.UNKNOWN) for name in publishers}
+        publishers = {
+            shard.publisher for key, shard in self._shards.items() if rank in (None, key[1])
+        }
+        states = {
+            self._known.get(name, Knowledge.UNKNOWN) for name in publishers or self._known.keys()
+        }
         if not states or Knowledge.UNKNOWN in states:
             return Knowledge.UNKNOWN
         return Knowledge.DEGRADED if Knowledge.DEGRADED in states else Knowledge.LIVE
+
+    def knows(self, publisher: str) -> bool:
+        """Whether this publisher ever spoke of blocks."""
+        return any(key[0] == publisher for key in self._shards)
 
     @property
     def degraded(self) -> bool:

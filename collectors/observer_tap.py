@@ -1,16 +1,20 @@
 """The level-3 tap: records that an observer inside the engine publishes on ipc sockets.
 
-One folder holds a socket per role and rank (`observer-scheduler-0.sock`, `observer-mover-1.sock`).
+One folder holds a socket per role and data-parallel rank (`observer-scheduler-0.sock`,
+`observer-mover-1.sock`), one more for each further worker of a rank (`observer-mover-1-2.sock`).
+The name of the socket tells the rank; each record gets it here.
 Sockets may appear after we do, and an engine that restarts makes them anew under the same names.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import zmq
+from msgspec import structs
 from zmq.utils.monitor import recv_monitor_message
 
 from kvready.collectors.collector import Coverage, Level, Sink, Stability
@@ -18,11 +22,12 @@ from kvready.collectors.endpoint import MAX_IPC_PATH_BYTES
 from kvready.collectors.errors import TapError
 from kvready.collectors.message_order import MessageOrder, Taken
 from kvready.collectors.record_batch import RecordBatchDecoder
-from kvready.collectors.records import TapEvent, TapState, TapStatus
+from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
 
 TOPIC = b"kvready"
 SOCKET_PATTERN = "observer-*.sock"
-LONGEST_SOCKET_NAME = "observer-scheduler-0000.sock"
+LONGEST_SOCKET_NAME = "observer-mover-0000-0000.sock"
+RANK_IN_NAME = re.compile(r"observer-[a-z]+-(\d+)(?:-\d+)?")
 SEQUENCE_BYTES = 8
 MAX_SOCKETS = 64
 MAX_MESSAGES_PER_POLL = 4_096
@@ -37,8 +42,8 @@ class _Source:
     """One socket and the order of its messages."""
 
     def __init__(self, context: zmq.Context[Any], path: Path, tap: str) -> None:
-        rank = path.stem.rpartition("-")[2]
-        self.order = MessageOrder(tap, int(rank) if rank.isdecimal() else 0)
+        named = RANK_IN_NAME.fullmatch(path.stem)
+        self.order = MessageOrder(tap, int(named[1]) if named else 0)
         self.socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
         self.socket.setsockopt(zmq.RCVHWM, MAX_QUEUED_MESSAGES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
@@ -209,7 +214,10 @@ class ObserverTap:
         if taken is Taken.DUPLICATE:
             return
         records, problem = self.decoder.decode(frames[2])
+        rank = order.rank
         for record in records:
+            if rank and isinstance(record, Observed):
+                record = structs.replace(record, rank=rank)
             self._deliver(record, now)
         if problem is not None:
             self._deliver(_decode_error(order, problem), now)

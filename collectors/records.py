@@ -8,114 +8,32 @@ token ids never appear here: a collector hashes them on arrival and drops them.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
-
-class Tier(StrEnum):
-    """Where KV blocks live, one name for every engine's."""
-
-    HBM = "hbm"
-    HOST = "host"
-    DISK = "disk"
-    REMOTE = "remote"
-
-
-class CopyMethod(StrEnum):
-    """How a mover turns scattered pages into transfers."""
-
-    DMA_PER_PAGE = "dma_per_page"
-    DMA_BATCH = "dma_batch"
-    GATHER = "gather"
-
-
-class Surface(StrEnum):
-    """Where a request was first seen, most upstream first. A label; never merged."""
-
-    GATEWAY = "gateway"
-    FRONTEND = "frontend"
-    SCHEDULER = "scheduler"
-
-
-class Outcome(StrEnum):
-    """How a request ended."""
-
-    FINISHED = "finished"
-    ABORTED = "aborted"
-    FAILED = "failed"
-
-
-class DeferReason(StrEnum):
-    """Why the engine put a waiting request aside for this step."""
-
-    LOAD = "load"
-    OTHER = "other"
-
-
-class OverlapMode(StrEnum):
-    """How an engine overlaps a load with compute; it decides what a load costs a request."""
-
-    LAYERWISE = "layerwise"
-    BEFORE_ADMISSION = "before_admission"
-    BLOCKING = "blocking"
-
-
-class TapState(StrEnum):
-    """How far a tap can be trusted now."""
-
-    LIVE = "live"
-    DEGRADED = "degraded"
-    SILENT = "silent"
-    CLOSED = "closed"
-
-
-class TapEvent(StrEnum):
-    """What made a tap report its status."""
-
-    CONNECTED = "connected"
-    GAP = "gap"
-    HEALED = "healed"
-    EPOCH = "epoch"
-    SILENT = "silent"
-    DECODE_ERROR = "decode_error"
-    DROPPED = "dropped"
-    CLOSED = "closed"
-
-
-class CounterName(StrEnum):
-    """Our names for what engines count; tokens, bytes and seconds since the engine's start."""
-
-    STARTED_WALL_SECONDS = "started_wall_seconds"
-    RUNNING = "running"  # requests, now
-    WAITING = "waiting"
-    DEFERRED = "deferred"
-    CACHE_USAGE_RATIO = "cache_usage_ratio"
-    FETCH_WAITING_TO_START = "fetch_waiting_to_start"
-    FETCH_IN_PROGRESS = "fetch_in_progress"
-    FETCH_COMPLETED_WAITING = "fetch_completed_waiting"
-    PROMPT_TOKENS = "prompt_tokens"
-    COMPUTED_TOKENS = "computed_tokens"
-    HBM_HIT_TOKENS = "hbm_hit_tokens"
-    HOST_HIT_TOKENS = "host_hit_tokens"
-    DISK_HIT_TOKENS = "disk_hit_tokens"
-    REMOTE_HIT_TOKENS = "remote_hit_tokens"
-    UNPLACED_HIT_TOKENS = "unplaced_hit_tokens"  # from below HBM, nobody says where
-    LOAD_BYTES = "load_bytes"
-    LOAD_SECONDS = "load_seconds"
-    STORE_BYTES = "store_bytes"
-    STORE_SECONDS = "store_seconds"
-    PREEMPTIONS = "preemptions"
-    FIRST_TOKENS = "first_tokens"  # requests
-    TTFT_SECONDS = "ttft_seconds"  # summed over those requests
-    QUEUE_SECONDS = "queue_seconds"
+from kvready.collectors.names import (
+    CopyMethod as CopyMethod,
+    CounterName as CounterName,
+    DeferReason as DeferReason,
+    Outcome as Outcome,
+    OverlapMode as OverlapMode,
+    Surface as Surface,
+    TapEvent as TapEvent,
+    TapState as TapState,
+    Tier as Tier,
+)
 
 
 class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, gc=False):
     """Base of all facts. Tagged by class name in snake case, so recordings describe themselves."""
 
 
-class EngineDescribed(Record, frozen=True, tag="engine_described"):
+class Observed(Record, frozen=True, kw_only=True):
+    """A fact seen inside one engine process: load ids and steps count within its rank only."""
+
+    rank: int = 0  # data-parallel; the observer's socket tells it
+
+
+class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     """What the engine is, said once when a tap learns it; the conditions of every figure."""
 
     engine: str
@@ -179,7 +97,7 @@ class TierCleared(Record, frozen=True, tag="tier_cleared"):
     tier: Tier
 
 
-class LoadDecided(Record, frozen=True, tag="load_decided"):
+class LoadDecided(Observed, frozen=True, tag="load_decided"):
     """The scheduler ordered a copy between tiers. A backup has HBM as its source."""
 
     load_id: int
@@ -192,7 +110,7 @@ class LoadDecided(Record, frozen=True, tag="load_decided"):
     decided_seconds: float
 
 
-class LoadStarted(Record, frozen=True, tag="load_started"):
+class LoadStarted(Observed, frozen=True, tag="load_started"):
     """The mover took up a copy."""
 
     load_id: int
@@ -201,7 +119,7 @@ class LoadStarted(Record, frozen=True, tag="load_started"):
     started_seconds: float
 
 
-class LoadFinished(Record, frozen=True, tag="load_finished"):
+class LoadFinished(Observed, frozen=True, tag="load_finished"):
     """A copy became usable at its destination.
 
     `step_quantised`: seen only when the scheduler looked, at a step's end; then `started_seconds`
@@ -219,7 +137,7 @@ class LoadFinished(Record, frozen=True, tag="load_finished"):
     step_quantised: bool = False
 
 
-class RequestArrived(Record, frozen=True, tag="request_arrived"):
+class RequestArrived(Observed, frozen=True, tag="request_arrived"):
     """A request was first seen on a surface. Hashes are sent here once, never again."""
 
     request_id: str
@@ -234,7 +152,7 @@ class RequestArrived(Record, frozen=True, tag="request_arrived"):
     ttft_target_seconds: float | None = None
 
 
-class RequestDeferred(Record, frozen=True, tag="request_deferred"):
+class RequestDeferred(Observed, frozen=True, tag="request_deferred"):
     """The engine passed over a waiting request in this step. Sent when the reason changes."""
 
     request_id: str
@@ -242,7 +160,7 @@ class RequestDeferred(Record, frozen=True, tag="request_deferred"):
     reason: DeferReason
 
 
-class RequestScheduled(Record, frozen=True, tag="request_scheduled"):
+class RequestScheduled(Observed, frozen=True, tag="request_scheduled"):
     """A request entered a batch for the first time, or again after preemption.
 
     Tokens by source as the engine counted them at admission: `hbm_tokens` found in HBM,
@@ -256,21 +174,21 @@ class RequestScheduled(Record, frozen=True, tag="request_scheduled"):
     resumed: bool = False
 
 
-class RequestPreempted(Record, frozen=True, tag="request_preempted"):
+class RequestPreempted(Observed, frozen=True, tag="request_preempted"):
     """A running request lost its blocks and waits again."""
 
     request_id: str
     preempted_seconds: float
 
 
-class FirstToken(Record, frozen=True, tag="first_token"):
+class FirstToken(Observed, frozen=True, tag="first_token"):
     """The engine produced a request's first output token (known at a step's end)."""
 
     request_id: str
     first_token_seconds: float
 
 
-class RequestFinished(Record, frozen=True, tag="request_finished"):
+class RequestFinished(Observed, frozen=True, tag="request_finished"):
     """A request ended, well or not."""
 
     request_id: str
@@ -337,7 +255,7 @@ class BatchMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_prefill: bool
 
 
-class BatchPlanned(Record, frozen=True, tag="batch_planned"):
+class BatchPlanned(Observed, frozen=True, tag="batch_planned"):
     """The scheduler chose a batch. The (monotonic, wall) pair keeps the clocks mapped."""
 
     step: int
@@ -349,7 +267,7 @@ class BatchPlanned(Record, frozen=True, tag="batch_planned"):
     free_blocks: int = 0
 
 
-class BatchFinished(Record, frozen=True, tag="batch_finished"):
+class BatchFinished(Observed, frozen=True, tag="batch_finished"):
     """A batch's results reached the scheduler."""
 
     step: int

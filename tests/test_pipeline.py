@@ -189,7 +189,7 @@ def test_a_copy_whose_end_arrives_before_its_order_is_closed_and_not_scored() ->
     story.arrives(1.0, "a", CHAIN)
     story.loaded(1, started=1.001, ready=1.003)
     story.loads(1, "a", decided=1.0, blocks=1, ingested=1.004)
-    assert not story.pipeline.requests.copies
+    assert not story.pipeline.ranks[0].requests.copies
     [pair] = [pair for pair in story.pairs if pair.forecast.target is Target.LOAD]
     assert pair.state is PairState.LATE
 
@@ -200,7 +200,7 @@ def test_a_copy_that_never_ends_is_forgotten() -> None:
     story.loads(1, "a", decided=1.0, blocks=1)
     for second in range(2, 70):
         story.tell(float(second), Tick(float(second), WALL_OFFSET + second), "recorder")
-    assert not story.pipeline.requests.copies
+    assert not story.pipeline.ranks[0].requests.copies
     assert story.pipeline.ledger.counts[Target.LOAD, PairState.CENSORED] == 1
 
 
@@ -232,8 +232,8 @@ def test_an_engine_restart_ends_what_was_under_way_without_an_outcome() -> None:
     story.loads(1, "a", decided=1.0, blocks=10)
     story.tell(2.0, TapStatus("observer-scheduler-0", 0, TapEvent.EPOCH, TapState.LIVE, epoch=1))
     assert {pair.state for pair in story.pairs} == {PairState.CENSORED}
-    assert not story.pipeline.requests.live
-    assert not story.pipeline.requests.copies
+    assert not story.pipeline.ranks[0].requests.live
+    assert not story.pipeline.ranks[0].requests.copies
     assert story.pipeline.ledger.open_count == 0
 
 
@@ -256,7 +256,7 @@ def test_a_request_whose_end_was_lost_is_forgotten_once_batches_no_longer_name_i
     story.tell(1.5, TapStatus("observer-scheduler-0", 0, TapEvent.GAP, TapState.DEGRADED))
     for n in range(16):
         story.batch(2.0 + n, 2.5 + n, decode("alive", 8 + n))
-    assert list(story.pipeline.requests.live) == ["alive"]
+    assert list(story.pipeline.ranks[0].requests.live) == ["alive"]
 
 
 def test_forecasts_made_while_a_gap_is_open_say_so() -> None:

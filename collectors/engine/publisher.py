@@ -39,9 +39,9 @@ def observer_folder(environment: Mapping[str, str] | None = None) -> Path | None
     return None if value in ("", OFF) else Path(value)
 
 
-def socket_path(folder: Path, role: str, rank: int) -> Path:
-    """The socket of one role (`scheduler` or `mover`) and rank."""
-    return folder / f"observer-{role}-{rank}.sock"
+def socket_path(folder: Path, role: str, rank: int, worker: int = 0) -> Path:
+    """The socket of one role (`scheduler` or `mover`), data-parallel rank, and worker in it."""
+    return folder / f"observer-{role}-{rank}{f'-{worker}' if worker else ''}.sock"
 
 
 class RecordPublisher:
@@ -50,8 +50,8 @@ class RecordPublisher:
     Opens in the process that publishes, at the latest with its first records; a fork starts anew.
     """
 
-    def __init__(self, folder: Path, role: str, rank: int = 0) -> None:
-        self._path = socket_path(folder, role, rank)
+    def __init__(self, folder: Path, role: str, rank: int = 0, worker: int = 0) -> None:
+        self._path = socket_path(folder, role, rank, worker)
         self._tap = f"observer-{role}"
         self._rank = rank
         self._encoder = msgspec.msgpack.Encoder()

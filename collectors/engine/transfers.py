@@ -12,10 +12,12 @@ from kvready.collectors.records import CopyMethod, LoadFinished, LoadStarted, Ti
 MOVER_ROLE = "mover"
 
 
-def observer(rank: int) -> TransferPublisher | None:
-    """The publisher of this worker; None while observing is off."""
+def observer(rank: int, worker: int = 0) -> TransferPublisher | None:
+    """The publisher of a data-parallel rank's worker; None while observing is off."""
     folder = observer_folder()
-    return None if folder is None else TransferPublisher(RecordPublisher(folder, MOVER_ROLE, rank))
+    if folder is None:
+        return None
+    return TransferPublisher(RecordPublisher(folder, MOVER_ROLE, rank, worker))
 
 
 class TransferPublisher:

@@ -162,7 +162,9 @@ class HostTierSpec(CPUOffloadingSpec):
                 host_chunks=self.num_chunks,
                 blocks_per_chunk=self.blocks_per_chunk,
                 observer=load_observer(
-                    self.extra_config.get(OBSERVER_SETTING), self.config.parallel.rank
+                    self.extra_config.get(OBSERVER_SETTING),
+                    self.config.parallel.data_parallel_index,
+                    self.config.parallel.rank,
                 ),
             )
         return self._host_worker

@@ -37,8 +37,11 @@ class TransferObserver(Protocol):
         ...
 
 
-def load_observer(dotted_path: str | None, rank: int) -> TransferObserver | None:
-    """Call the factory at `package.module:name` with this worker's rank; None: nobody asked."""
+def load_observer(dotted_path: str | None, rank: int, worker: int = 0) -> TransferObserver | None:
+    """Call the factory at `package.module:name`; None: nobody asked.
+
+    `rank` is the engine's among its data-parallel peers, `worker` this process's within it.
+    """
     if not dotted_path:
         return None
     module_name, colon, name = dotted_path.partition(":")
@@ -51,5 +54,5 @@ def load_observer(dotted_path: str | None, rank: int) -> TransferObserver | None
             f"{OBSERVER_SETTING}={dotted_path!r} in kv_connector_extra_config cannot be loaded "
             f"({error}); write it as package.module:factory, or remove it"
         ) from error
-    observer: TransferObserver | None = factory(rank)
+    observer: TransferObserver | None = factory(rank, worker)
     return observer

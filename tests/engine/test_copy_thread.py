@@ -134,18 +134,18 @@ def test_shutdown_finishes_what_was_submitted_and_is_safe_twice(thread: CopyThre
         thread.submit(9, lambda: Copied(0, 0))
 
 
-def a_factory(rank: int) -> Notes:
+def a_factory(rank: int, worker: int) -> Notes:
     notes = Notes()
-    notes.told.append((rank,))
+    notes.told.append((rank, worker))
     return notes
 
 
 def test_an_observer_is_found_by_its_dotted_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_observer(None, 0) is None
     assert load_observer("", 0) is None
-    observer = load_observer(f"{__name__}:a_factory", 3)
+    observer = load_observer(f"{__name__}:a_factory", 3, 1)
     assert isinstance(observer, Notes)
-    assert observer.told == [(3,)]
+    assert observer.told == [(3, 1)]
 
 
 @pytest.mark.parametrize("path", ["kvready.collectors.engine.transfers", "no.such:thing", "json:x"])

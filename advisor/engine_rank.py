@@ -1,0 +1,189 @@
+"""One data-parallel rank of an engine: its requests, batches and copies, judged on its own blocks.
+
+Ranks schedule apart: load ids and steps are counted in each, and no block of one serves another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvready.advisor.conditions import Traffic
+from kvready.advisor.forecaster import Forecaster, Moment
+from kvready.advisor.hits import HitAccount
+from kvready.advisor.inventory import Inventory
+from kvready.advisor.ledger import Ledger, Pair
+from kvready.advisor.requests import RequestTracker
+from kvready.advisor.steps import StepTimeline
+from kvready.advisor.totals import Totals
+from kvready.advisor.waits import split_wait
+from kvready.collectors.records import (
+    BatchFinished,
+    BatchPlanned,
+    EngineDescribed,
+    FirstToken,
+    LoadDecided,
+    LoadFinished,
+    LoadStarted,
+    Observed,
+    RequestArrived,
+    RequestDeferred,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    Tier,
+)
+
+ASSUMED_CHUNK_TOKENS = 512
+
+
+class Shared:
+    """What all ranks of an engine add to."""
+
+    def __init__(self, on_pair: Callable[[Pair], None]) -> None:
+        self.inventory = Inventory()
+        self.ledger = Ledger()
+        self.totals = Totals()
+        self.traffic = Traffic()
+        self.on_pair = on_pair
+
+
+class EngineRank:
+    """Takes what one rank's observer saw, in ingest order."""
+
+    def __init__(self, rank: int, shared: Shared) -> None:
+        self.rank = rank
+        self.engine: EngineDescribed | None = None
+        self.requests = RequestTracker()
+        self.steps = StepTimeline()
+        self.forecaster = Forecaster(shared.ledger, self.requests, shared.on_pair, rank)
+        self.hits = HitAccount(
+            shared.inventory,
+            self.requests,
+            self.steps,
+            shared.totals,
+            self._recompute_seconds,
+            rank,
+        )
+        self._inventory = shared.inventory
+        self._totals = shared.totals
+        self._traffic = shared.traffic
+
+    def take(self, record: Observed, moment: Moment) -> None:
+        """One more fact."""
+        match record:
+            case BatchPlanned():
+                self._batch_planned(record, moment)
+            case BatchFinished():
+                self._batch_finished(record, moment)
+            case LoadDecided():
+                self._load_decided(record, moment)
+            case LoadStarted():
+                self.requests.start(record.load_id, record.started_seconds)
+            case LoadFinished():
+                self._load_finished(record, moment)
+            case EngineDescribed():
+                self.engine = self.forecaster.engine = record
+            case RequestArrived():
+                self._arrived(record, moment)
+            case RequestDeferred():
+                self.requests.defer(record)
+            case RequestScheduled():
+                self._scheduled(record, moment)
+            case RequestPreempted():
+                self.requests.preempt(record)
+            case FirstToken():
+                self._first_token(record, moment)
+            case RequestFinished():
+                self._request_finished(record, moment)
+
+    def tick(self, moment: Moment) -> None:
+        """Let time pass."""
+        for load_id in self.requests.forget_stale_copies(moment[1]):
+            self.forecaster.censor_load(load_id, moment)
+
+    def restart(self, moment: Moment) -> None:
+        """The engine restarted: nothing that was under way has an outcome."""
+        for load_id in list(self.requests.copies):
+            self.forecaster.censor_load(load_id, moment)
+        for request_id in self.requests.forget_all():
+            self.forecaster.censor(request_id, moment)
+        self.forecaster.restart(moment)
+        self.hits.restart()
+
+    def _arrived(self, record: RequestArrived, moment: Moment) -> None:
+        state = self.requests.arrive(record)
+        if state.arrived is not record:
+            return
+        self._totals.arrivals += 1
+        self._traffic.arrive(record, {tier: self._inventory.live_blocks(tier) for tier in Tier})
+        self.hits.arrive(state)
+        self.forecaster.arrived(state, moment)
+
+    def _scheduled(self, record: RequestScheduled, moment: Moment) -> None:
+        state = self.requests.schedule(record)
+        if state is None or state.scheduled is not record:
+            return
+        self.hits.admit(state)
+        self.forecaster.scheduled(state, record, moment)
+
+    def _batch_planned(self, batch: BatchPlanned, moment: Moment) -> None:
+        for request_id in self.requests.clear_suspicion(batch):
+            self.forecaster.censor(request_id, moment)
+        self.steps.plan(batch, self.engine)
+        self.hits.batch(batch)
+        self.forecaster.batch_planned(batch, moment)
+
+    def _batch_finished(self, record: BatchFinished, moment: Moment) -> None:
+        self.steps.finish(record)
+        self._totals.batches += 1
+        self._totals.batch_seconds += record.duration_seconds
+        batch = self.forecaster.batch_finished(record, moment)
+        if batch is not None:
+            self.requests.advance(batch)
+
+    def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
+        self.forecaster.load_decided(self.requests.decide(record), moment)
+        early = self.requests.take_early_finish(record.load_id)
+        if early is not None:
+            self._load_finished(early, moment)
+
+    def _load_finished(self, record: LoadFinished, moment: Moment) -> None:
+        copy = self.requests.ready(record)
+        if copy is None:
+            return
+        self.forecaster.load_finished(copy, moment)
+        begin = copy.started_seconds or copy.decided.decided_seconds
+        self._totals.add_copy(
+            record.source,
+            record.destination,
+            copy.decided.payload_bytes,
+            record.ready_seconds - begin,
+        )
+
+    def _first_token(self, record: FirstToken, moment: Moment) -> None:
+        state = self.requests.first_token(record)
+        if state is None:
+            return
+        self.forecaster.first_token(state, record, moment)
+        wait = split_wait(state.timeline(record.first_token_seconds))
+        whole = record.first_token_seconds - state.arrived.arrived_seconds
+        self._totals.unattributed_seconds += abs(whole - sum(wait.values()))
+        self._totals.first_tokens += 1
+        for name, seconds in wait.items():
+            self._totals.wait_seconds[name] += seconds
+        self.hits.first_token(state, record, wait)
+
+    def _request_finished(self, record: RequestFinished, moment: Moment) -> None:
+        self._totals.requests[record.outcome] += 1
+        state = self.requests.finish(record.request_id)
+        if state is None:
+            return
+        if state.first_token_seconds is None:
+            self.forecaster.censor(record.request_id, moment)
+        self.hits.finish(state)
+
+    def _recompute_seconds(self, new_tokens: int, context_tokens: int) -> float:
+        chunk = self.engine.batch_token_limit if self.engine else 0
+        return self.forecaster.compute.recompute_seconds(
+            new_tokens, context_tokens, chunk or ASSUMED_CHUNK_TOKENS
+        )
