@@ -11,15 +11,15 @@ from __future__ import annotations
 import msgspec
 
 from kvready.collectors.names import (
-    CopyMethod as CopyMethod,
-    CounterName as CounterName,
-    DeferReason as DeferReason,
-    Outcome as Outcome,
-    OverlapMode as OverlapMode,
-    Surface as Surface,
-    TapEvent as TapEvent,
-    TapState as TapState,
-    Tier as Tier,
+    CopyMethod,
+    CounterName,  # noqa: F401 - its values are the keys of `CountersScraped`
+    DeferReason,
+    Outcome,
+    OverlapMode,
+    Surface,
+    TapEvent,
+    TapState,
+    Tier,
 )
 
 
