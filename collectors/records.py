@@ -12,7 +12,7 @@ import msgspec
 
 from kvready.collectors.names import (
     CopyMethod,
-    CounterName,  # noqa: F401 - its values are the keys of `CountersScraped`
+    CounterName,
     DeferReason,
     Outcome,
     OverlapMode,
@@ -21,6 +21,19 @@ from kvready.collectors.names import (
     TapState,
     Tier,
 )
+
+# Passed on from `names`, beside the records defined here.
+__all__ = [
+    "CopyMethod",
+    "CounterName",
+    "DeferReason",
+    "Outcome",
+    "OverlapMode",
+    "Surface",
+    "TapEvent",
+    "TapState",
+    "Tier",
+]
 
 
 class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, gc=False):
