@@ -31,7 +31,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from kvready.collectors.endpoint import live_endpoint, replay_endpoint
+from kvready.collectors.endpoint import live_endpoint, of_rank, replay_endpoint
 from kvready.collectors.errors import SettingsError, TapError
 
 ENV_PREFIX = "KVREADY_"
@@ -74,8 +74,19 @@ class TapSettings(_Section):
     kv_events: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="KV-event endpoints exactly as the engine was given them, one per rank."
     )
+    ranks: int = Field(
+        1,
+        ge=1,
+        le=MAX_ENDPOINTS,
+        description="Data-parallel ranks behind one tcp endpoint: rank r is at its port plus r.",
+    )
     replay: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Replay endpoints that belong to `kv_events`, in the same order."
+    )
+    engine_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Host that `*` in an endpoint stands for: where the engine runs.",
     )
     observer_dir: Path | None = Field(
         None, description="Directory in which the in-engine observer keeps its sockets."
@@ -88,6 +99,11 @@ class TapSettings(_Section):
     )
     silence_seconds: float = Field(
         30.0, gt=0, le=3600, description="A tap that delivered nothing for so long is silent."
+    )
+    state_dir: Path | None = Field(
+        None,
+        description="Directory that remembers replay requests across restarts; none: "
+        "$XDG_STATE_HOME/kvready, or ~/.local/state/kvready.",
     )
 
     @field_validator("kv_events", "replay", mode="before")
@@ -126,6 +142,38 @@ class TapSettings(_Section):
                 "endpoints; give one per kv_events endpoint, in the same order, or none"
             )
         return self
+
+    @model_validator(mode="after")
+    def _ranks_have_endpoints(self) -> TapSettings:
+        if self.ranks == 1:
+            return self
+        if len(self.kv_events) != 1:
+            raise ValueError(
+                f"ranks = {self.ranks} needs exactly one kv_events endpoint, that of rank 0; "
+                "with one endpoint per rank leave ranks out"
+            )
+        try:
+            endpoints = self.endpoints
+        except TapError as error:
+            raise ValueError(str(error)) from None
+        ports = [address.rpartition(":")[2] for pair in endpoints for address in pair if address]
+        if len(set(ports)) < len(ports):
+            raise ValueError(
+                f"kv_events and replay lie less than {self.ranks} ports apart, so that ranks "
+                "collide; move one of them in the engine's configuration"
+            )
+        return self
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, str | None], ...]:
+        """KV-event and replay endpoint of each rank. Raises TapError where a rank can have none."""
+        replay = self.replay or (None,) * len(self.kv_events)
+        if self.ranks == 1:
+            return tuple(zip(self.kv_events, replay, strict=True))
+        return tuple(
+            (of_rank(self.kv_events[0], rank), replay[0] and of_rank(replay[0], rank))
+            for rank in range(self.ranks)
+        )
 
 
 class ApiSettings(_Section):

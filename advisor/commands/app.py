@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvready.advisor.commands import live, outside, recorded, shown
+from kvready.advisor.commands import attach, live, outside, recorded, shown
 from kvready.advisor.version import VERSION
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("look")(outside.look)
+app.command("attach")(attach.attach)
+app.command("doctor")(outside.doctor)
 app.command("serve")(live.serve)
 app.command("record")(live.record)
 app.command("replay")(recorded.replay)

@@ -24,6 +24,18 @@ Replay = Annotated[
         metavar="ENDPOINT",
     ),
 ]
+EngineHost = Annotated[
+    str | None,
+    typer.Option("--engine-host", help="Host that * in an endpoint stands for.", metavar="HOST"),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--ranks", help="Data-parallel ranks behind one tcp endpoint, a port each."),
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option("--state-dir", help="Directory that remembers replay requests over restarts."),
+]
 ObserverDir = Annotated[
     Path | None, typer.Option("--observer-dir", help="Directory of the observer's sockets.")
 ]

@@ -1,4 +1,4 @@
-"""Commands that start from an engine's URL alone: `look`, `attach` and `doctor`."""
+"""Commands that judge an engine from its URL: `look` and `doctor`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from kvready.advisor.commands import options
+from kvready.advisor.doctor import diagnose
+from kvready.advisor.doctor_text import print_diagnosis
 from kvready.advisor.look import look as look_at
 from kvready.advisor.look_text import print_look
+from kvready.advisor.service.examine import SETTLE_SECONDS, TRAIL_SECONDS, examine
 from kvready.advisor.service.scrape import scrape
 from kvready.collectors.discover import discover
 from kvready.collectors.errors import TapError
+from kvready.collectors.rank_sources import given_sources
 from kvready.collectors.surfaces import Surfaces
 
 FOUND = 1
@@ -59,12 +63,55 @@ def look(
         raise typer.Exit(FOUND)
 
 
-def found_at(url: str, observer_dir: Path | None) -> Surfaces:
-    """What answers there. Raises TapError that names the fix where it is no vLLM."""
+def doctor(
+    url: Url,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long to watch.", min=1, max=3600)
+    ] = 20.0,
+    kv_events: options.KvEvents = None,
+    replay: options.Replay = None,
+    observer_dir: options.ObserverDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what hurts an engine and what cannot be seen of it, each with the flag to change.
+
+    GETs, a subscription to what it publishes, one bounded replay. Exit code 1: something was found.
+    """
+    surfaces = found_at(url, observer_dir, kv_events, replay)
+    with watching(
+        f"examining {surfaces.url}", seconds + SETTLE_SECONDS + TRAIL_SECONDS
+    ) as progress:
+        evidence = examine(
+            surfaces, seconds, observer_wanted=observer_dir is not None, on_progress=progress
+        )
+    found = diagnose(evidence)
+    if as_json:
+        typer.echo(msgspec.json.encode(found))
+    else:
+        print_diagnosis(found, Console())
+    if found.findings:
+        raise typer.Exit(FOUND)
+
+
+def found_at(
+    url: str,
+    observer_dir: Path | None,
+    kv_events: list[str] | None = None,
+    replay: list[str] | None = None,
+) -> Surfaces:
+    """What answers there, KV events as the user names them where the engine does not.
+
+    Raises TapError that names the fix where it is no vLLM.
+    """
     surfaces = discover(url, observer_dir)
     if surfaces.problem:
         raise TapError(surfaces.problem)
-    return surfaces
+    if not kv_events:
+        return surfaces
+    sources = given_sources(
+        surfaces.url, tuple(kv_events), tuple(replay or ()), surfaces.ranks or (0,)
+    )
+    return msgspec.structs.replace(surfaces, sources=sources)
 
 
 @contextmanager

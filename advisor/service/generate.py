@@ -13,6 +13,7 @@ from typing import Any
 import typer.main
 
 from kvready.advisor.commands.app import app as command_line
+from kvready.advisor.engine_hazards import ENGINE_HAZARDS
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.catalogue import CATALOGUE, CONFIGURED, IDENTITY, Label, Metric
@@ -26,6 +27,7 @@ from kvready.advisor.settings import (
     flag_name,
     setting_names,
 )
+from kvready.collectors.counter_hazards import COUNTER_HAZARDS, span
 
 NOTE = "<!-- Generated from the code by `make generate`; edit the code instead. -->\n"
 SNAPSHOT_VERSION = "snapshot"  # so that a release alone does not change the file
@@ -33,7 +35,12 @@ SNAPSHOT_VERSION = "snapshot"  # so that a release alone does not change the fil
 
 def documents() -> dict[str, str]:
     """Every generated page by its file name."""
-    return {"metrics.md": metrics(), "settings.md": settings(), "cli.md": commands()}
+    return {
+        "metrics.md": metrics(),
+        "settings.md": settings(),
+        "cli.md": commands(),
+        "vllm-counters.md": vllm_counters(),
+    }
 
 
 def metrics() -> str:
@@ -111,6 +118,41 @@ def _parameter(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.name.upper()}`" + ("" if parameter.required else " (optional)")
     return ", ".join(f"`{spelling}`" for spelling in [*parameter.opts, *parameter.secondary_opts])
+
+
+def vllm_counters() -> str:
+    """Counters of vLLM that are wrong, and what goes wrong in its versions."""
+    lines = [
+        NOTE,
+        "# vLLM by version: counters and hazards",
+        "",
+        "What `/metrics` counts wrongly, by version, and what kvready does about it. Where the "
+        "version is not known (`GET /version`), every counter that some version got wrong is "
+        "refused.",
+        "",
+        "| counter | versions | it was or is | kvready | use instead | source |",
+        "|---" * 6 + "|",
+    ]
+    lines += [
+        f"| {'<br>'.join(f'`{name}`' for name in one.metrics)} | {span(one)} | {one.wrong} "
+        f"| {one.action} | {one.instead} | {', '.join(one.sources)} |"
+        for one in COUNTER_HAZARDS
+    ]
+    lines += [
+        "",
+        "## Hazards",
+        "",
+        "What `kvready doctor` knows to go wrong in a version, where it is switched on there.",
+        "",
+        "| id | versions | with | what | cost | change | source |",
+        "|---" * 7 + "|",
+    ]
+    lines += [
+        f"| `hazard-{one.id}` | {one.versions} | {one.surface} | {one.what} | {one.cost} "
+        f"| {one.fix} | {', '.join(one.sources)} |"
+        for one in ENGINE_HAZARDS
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def openapi() -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from kvready.advisor.service.replay_memory import ReplayMemory, state_directory
 from kvready.advisor.settings import TapSettings
 from kvready.collectors.collector import Collector
 from kvready.collectors.kv_events import KvEventTap
 from kvready.collectors.observer_tap import ObserverTap
+from kvready.collectors.rank_sources import rank_source
 
 OBSERVER_TAP = "observer"
 
@@ -17,23 +19,31 @@ class Tap(msgspec.Struct, frozen=True):
 
     collector: Collector
     advice: str
+    memory: ReplayMemory | None = None
 
 
 def build_taps(settings: TapSettings) -> list[Tap]:
     """Every configured tap, not yet started."""
     taps: list[Tap] = []
-    several = len(settings.kv_events) > 1
-    for rank, endpoint in enumerate(settings.kv_events):
-        name = f"{settings.publisher}-{rank}" if several else settings.publisher
-        replay = settings.replay[rank] if settings.replay else None
+    endpoints = settings.endpoints
+    directory = state_directory(settings.state_dir)
+    for rank, (endpoint, replay) in enumerate(endpoints):
+        name = f"{settings.publisher}-{rank}" if len(endpoints) > 1 else settings.publisher
+        memory = ReplayMemory(directory, replay) if replay else None
         collector = KvEventTap(
-            name, endpoint, replay, rank=rank, with_content_keys=settings.content_keys
+            name,
+            endpoint,
+            replay,
+            rank=rank,
+            with_content_keys=settings.content_keys,
+            asked_seconds=memory.recall() if memory else (),
+            on_asked=memory.keep if memory else None,
         )
         advice = (
             "that the engine runs, has served a request, and was started with --kv-events-config "
             f"whose endpoint is {endpoint}"
         )
-        taps.append(Tap(collector, advice))
+        taps.append(Tap(collector, advice, memory))
     if settings.observer_dir is not None:
         taps.append(
             Tap(
