@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kvready.collectors.errors import TapError
 
 MAX_IPC_PATH_BYTES = 107  # sun_path less its terminating zero
+MAX_PORT = 65_535
 LOOPBACK = "127.0.0.1"
 WILDCARDS = ("*", "[::]", "::")
 
@@ -53,6 +54,25 @@ def replay_endpoint(address: str) -> Endpoint:
     return Endpoint(f"tcp://{_reachable(host)}:{port}", we_bind=False)
 
 
+def of_rank(address: str, rank: int) -> str:
+    """The address on which a data-parallel rank publishes, where rank 0 was given `address`.
+
+    Raises TapError where vLLM itself gives that rank no address.
+    """
+    scheme, rest = _split(address)
+    if rank == 0:
+        return address
+    if scheme == "ipc":
+        raise TapError(
+            f"{address}: vLLM refuses an ipc endpoint for ranks above 0; give the engine a tcp "
+            "endpoint and keep the network from it, or name each rank's endpoint yourself"
+        )
+    host, port = _host_and_port(address, rest)
+    if port + rank > MAX_PORT:
+        raise TapError(f"{address}: rank {rank} would be past port {MAX_PORT}; use lower ports")
+    return f"tcp://{host}:{port + rank}"
+
+
 def _split(address: str) -> tuple[str, str]:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme not in ("ipc", "tcp") or not rest:
@@ -75,7 +95,7 @@ def _ipc(path: str) -> str:
 
 def _host_and_port(address: str, rest: str) -> tuple[str, int]:
     host, _, port = rest.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
         raise TapError(
             f"{address}: no usable port; give tcp://host:port with a port from 1 to 65535 "
             "(where the engine picks it, read it from the engine's /kv_event_sources)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kvready.collectors.collector import Coverage, Level, Sink, Stability
 from kvready.collectors.records import TapEvent, TapStatus
@@ -37,6 +37,7 @@ class KvEventTap:
         with_content_keys: bool = False,
         engine_binds: bool | None = None,
         asked_seconds: Iterable[float] = (),
+        on_asked: Callable[[Iterable[float]], None] | None = None,
     ) -> None:
         self.name = name
         self.decoder = KvEventDecoder(name, rank=rank, with_content_keys=with_content_keys)
@@ -45,6 +46,9 @@ class KvEventTap:
         )
         # Addresses are judged when the tap starts, so that building a tap opens and fails nothing.
         self._address = (endpoint, replay, topic, engine_binds)
+        # Told of every replay request, so that the next run of ours can count it as well.
+        self._on_asked = on_asked
+        self._last_asked = self._asked_last()
         self._stream: SequencedStream | None = None
         self._sink: Sink | None = None
         self._records = 0
@@ -72,6 +76,11 @@ class KvEventTap:
         if taken:
             self._messages += taken
             self._last_received = stream.last_received_seconds
+        asked = self._asked_last()
+        if asked != self._last_asked:
+            self._last_asked = asked
+            if self._on_asked is not None:
+                self._on_asked(tuple(self.gate.asked_seconds))
         return taken
 
     def stop(self) -> None:
@@ -108,6 +117,9 @@ class KvEventTap:
             last_received_seconds=self._last_received,
             blind_to=tuple(blind),
         )
+
+    def _asked_last(self) -> float | None:
+        return self.gate.asked_seconds[-1] if self.gate.asked_seconds else None
 
     def _on_message(self, sequence: int, payload: bytes, received_seconds: float) -> None:
         decoded = self.decoder.decode(sequence, payload)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from kvready.collectors.endpoint import LOOPBACK, WILDCARDS, live_endpoint, replay_endpoint
+from kvready.collectors.endpoint import (
+    LOOPBACK,
+    WILDCARDS,
+    live_endpoint,
+    of_rank,
+    replay_endpoint,
+)
 from kvready.collectors.errors import TapError
 from kvready.collectors.surfaces import RankSource
 
@@ -41,25 +47,12 @@ def given_sources(
     """Sources from endpoints that the user names: one a rank, or one base for all of them."""
     host = urlsplit(url).hostname or ""
     if len(endpoints) == 1 and len(ranks) > 1:
-        endpoints = tuple(rank_endpoint(endpoints[0], rank) for rank in ranks)
-        replays = tuple(rank_endpoint(one, rank) for one in replays[:1] for rank in ranks)
+        endpoints = tuple(of_rank(endpoints[0], rank) for rank in ranks)
+        replays = tuple(of_rank(one, rank) for one in replays[:1] for rank in ranks)
     return tuple(
         rank_source(rank, endpoint, replays[rank] if rank < len(replays) else None, host=host)
         for rank, endpoint in enumerate(endpoints)
     )
-
-
-def rank_endpoint(endpoint: str, rank: int) -> str:
-    """The address of a rank, as vLLM derives it from the configured one: port plus rank."""
-    if rank == 0:
-        return endpoint
-    before, colon, port = endpoint.rpartition(":")
-    if endpoint.startswith("ipc://") or not colon or not port.isdecimal():
-        raise TapError(
-            f"{endpoint}: rank {rank} has no address of its own there (vLLM refuses ipc beyond "
-            "rank 0); use tcp://*:PORT behind a network policy"
-        )
-    return f"{before}:{int(port) + rank}"
 
 
 def _at(configured: str, address: str, host: str) -> str:

@@ -12,6 +12,7 @@ from kvready.advisor.settings import (
     ENFORCING_MODES,
     Policy,
     PolicyMode,
+    TapSettings,
     environment_name,
     load_settings,
     setting_names,
@@ -139,3 +140,32 @@ def test_no_unknown_key_passes(key: str) -> None:
         return
     with pytest.raises(SettingsError, match="unknown setting"):
         load_settings(flags={name: 1})
+
+
+def test_ranks_of_one_tcp_endpoint_are_a_port_apart() -> None:
+    given = {"kv_events": ("tcp://*:5557",), "replay": ("tcp://*:6557",), "ranks": 3}
+    assert TapSettings(**given).endpoints == (
+        ("tcp://*:5557", "tcp://*:6557"),
+        ("tcp://*:5558", "tcp://*:6558"),
+        ("tcp://*:5559", "tcp://*:6559"),
+    )
+    assert TapSettings(kv_events=("tcp://*:5557",), ranks=2).endpoints[1] == ("tcp://*:5558", None)
+    apart = ("ipc:///a", "tcp://*:9")
+    assert TapSettings(kv_events=apart).endpoints == (("ipc:///a", None), ("tcp://*:9", None))
+
+
+@pytest.mark.parametrize(
+    ("kv_events", "replay", "words"),
+    [
+        (("ipc:///a",), (), "vLLM refuses an ipc endpoint for ranks above 0"),
+        (("tcp://*:1", "tcp://*:2"), (), "exactly one kv_events endpoint"),
+        (("tcp://*:5557",), ("tcp://*:5558",), "ranks collide"),
+        (("tcp://*:65535",), (), "past port 65535"),
+    ],
+)
+def test_ranks_that_can_have_no_endpoint_are_refused_with_the_reason(
+    kv_events: tuple[str, ...], replay: tuple[str, ...], words: str
+) -> None:
+    flags = {"taps.kv_events": kv_events, "taps.replay": replay, "taps.ranks": 2}
+    with pytest.raises(SettingsError, match=words):
+        load_settings(flags=flags)

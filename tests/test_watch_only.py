@@ -50,6 +50,7 @@ def trace(strace: None, folder: Path) -> Trace:
         command = [
             *("serve", "--kv-events", engine.events, "--replay", engine.replay),
             *("--observer-dir", observed, "--recording", folder / "run.kvr"),
+            *("--state-dir", folder / "state"),
         ]
         for policy in Policy:
             command += [f"--{policy.replace('_', '-')}", HIGHEST]
@@ -108,8 +109,13 @@ def test_it_reaches_nobody_and_is_reached_on_loopback_alone(trace: Trace) -> Non
     assert trace.addresses_listened == ["127.0.0.1"]
 
 
-def test_it_writes_its_recording_and_nothing_else(trace: Trace, folder: Path) -> None:
-    assert trace.written_files == {str(folder / "run.kvr")}
+def test_it_writes_its_recording_and_what_it_asked_and_nothing_else(
+    trace: Trace, folder: Path
+) -> None:
+    asked = [file for file in trace.written_files if str(folder / "state" / "replay-") in file]
+    assert trace.written_files - set(asked) == {str(folder / "run.kvr")}
+    assert asked
+    assert len(list((folder / "state").iterdir())) == 1
 
 
 def test_it_signals_and_traces_no_process(trace: Trace) -> None:

@@ -112,6 +112,8 @@ OWN = (
     _counter("tap_dropped_total", "records", "Records that a tap itself had to drop.", TAP),
     _gauge("tap_quiet_seconds", "seconds",
            "Time since a tap received anything; absent until the first message.", TAP, sparse=True),
+    _counter("replay_memory_failures_total", "failures",
+             "Times that past replay requests could not be read or kept."),
     _counter("ingest_records_total", "records", "Records ingested, the recorder's own included.",
              Label("kind", record_kinds())),
     _counter("ingest_dropped_total", "records", "Records dropped because the queue was full.", TAP),

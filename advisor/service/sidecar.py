@@ -73,6 +73,7 @@ class Sidecar:
         self.replayed = replayed
         self.collectors = tuple(tap.collector for tap in taps)
         self.advice = {tap.collector.name: tap.advice for tap in taps}
+        self.memories = tuple(tap.memory for tap in taps if tap.memory)
         self.fault: BaseException | None = None
         self.on_fault: Callable[[], None] = lambda: None
         self.intake = Intake(collector.name for collector in self.collectors)
@@ -171,6 +172,7 @@ class Sidecar:
                     self.recorder,
                     self.intake,
                     self.settings.policies,
+                    sum(memory.failures for memory in self.memories),
                     time.monotonic(),
                 ),
                 **snapshot.pipeline_values(self.pipeline),

@@ -49,6 +49,7 @@ def own_values(
     recorder: Recorder,
     intake: Intake,
     policies: PolicySettings,
+    memory_failures: int,
     now_seconds: float,
 ) -> dict[str, Children]:
     """The sidecar's own metrics."""
@@ -67,6 +68,7 @@ def own_values(
             for c in coverages
             if c.last_received_seconds is not None
         },
+        "replay_memory_failures_total": {(): memory_failures},
         "ingest_records_total": {(kind,): count for kind, count in recorder.kinds.items()},
         "ingest_dropped_total": {(tap,): count for tap, count in intake.dropped.items()},
         "ingest_queue_records": {(): len(intake)},

@@ -9,7 +9,6 @@ from kvready.advisor.settings import TapSettings
 from kvready.collectors.collector import Collector
 from kvready.collectors.kv_events import KvEventTap
 from kvready.collectors.observer_tap import ObserverTap
-from kvready.collectors.rank_sources import rank_source
 
 OBSERVER_TAP = "observer"
 
