@@ -9,6 +9,7 @@ from kvready.advisor.settings import TapSettings
 from kvready.collectors.collector import Collector
 from kvready.collectors.kv_events import KvEventTap
 from kvready.collectors.observer_tap import ObserverTap
+from kvready.collectors.rank_sources import rank_source
 
 OBSERVER_TAP = "observer"
 
@@ -29,11 +30,13 @@ def build_taps(settings: TapSettings) -> list[Tap]:
     for rank, (endpoint, replay) in enumerate(endpoints):
         name = f"{settings.publisher}-{rank}" if len(endpoints) > 1 else settings.publisher
         memory = ReplayMemory(directory, replay) if replay else None
+        source = rank_source(rank, endpoint, replay, host=settings.engine_host)
         collector = KvEventTap(
             name,
-            endpoint,
-            replay,
+            source.address or endpoint,
+            source.replay_address,
             rank=rank,
+            engine_binds=not source.we_bind,
             with_content_keys=settings.content_keys,
             asked_seconds=memory.recall() if memory else (),
             on_asked=memory.keep if memory else None,
