@@ -89,9 +89,14 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
         """Off by more than a factor of two, after 25 ms of grace on both sides."""
         if self.actual_seconds is None:
             return None
-        predicted = self.forecast.p50_seconds + BAD_OFFSET_SECONDS
-        actual = self.actual_seconds + BAD_OFFSET_SECONDS
-        return abs(math.log(predicted / actual)) > BAD_LOG_RATIO
+        return is_bad(self.forecast.p50_seconds, self.actual_seconds)
+
+
+def is_bad(predicted_seconds: float, actual_seconds: float) -> bool:
+    """Whether a prediction was off by more than a factor of two, after grace on both sides."""
+    predicted = predicted_seconds + BAD_OFFSET_SECONDS
+    actual = actual_seconds + BAD_OFFSET_SECONDS
+    return abs(math.log(predicted / actual)) > BAD_LOG_RATIO
 
 
 class Ledger:

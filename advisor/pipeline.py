@@ -12,12 +12,17 @@ from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecaster import Moment
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
+from kvready.advisor.outside import Outside, leans_on
 from kvready.collectors.records import (
     BlocksRemoved,
     BlocksStored,
+    CountersScraped,
     EngineDescribed,
     Ingested,
     Observed,
+    PromptTokensReported,
+    RequestArrived,
+    RequestReported,
     TapEvent,
     TapState,
     TapStatus,
@@ -25,6 +30,7 @@ from kvready.collectors.records import (
     TierCleared,
 )
 
+OBSERVER_TAP = "observer"
 SCHEDULER_STREAM = "observer-scheduler"
 MAX_NAMED_TAPS = 256
 MAX_RANKS = 64  # as many as endpoints are read
@@ -39,6 +45,7 @@ class Pipeline:
         self.ledger = self._shared.ledger
         self.totals = self._shared.totals
         self.traffic = self._shared.traffic
+        self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.shed_records = 0  # of ranks beyond the bound
         self.last_ingest = 0
@@ -56,16 +63,26 @@ class Pipeline:
                 if rank is not None:
                     rank.forecaster.leans_on_degraded = self.rank_degraded(seen.rank)
                     rank.take(seen, moment)
+                if isinstance(seen, RequestArrived):
+                    self.outside.backcaster.observe(seen.request_id)
             case BlocksStored() | BlocksRemoved() | TierCleared() as blocks:
                 self.inventory.apply(blocks)
+                self.outside.blocks(blocks)
                 observed = self.ranks.get(blocks.rank)
                 if observed is not None and isinstance(blocks, BlocksStored):
                     observed.hits.store(blocks)
             case TapStatus() as status:
                 self._tap_status(status, moment)
-            case Tick():
+            case Tick() as tick:
                 for rank in self.ranks.values():
                     rank.tick(moment)
+                self.outside.tick(tick, item.received_seconds)
+            case RequestReported() as report:
+                self.outside.report(report, item.received_seconds)
+            case PromptTokensReported() as step:
+                self.outside.step(step)
+            case CountersScraped() as scrape:
+                self.outside.scrape(scrape)
 
     @property
     def engine(self) -> EngineDescribed | None:
@@ -76,7 +93,7 @@ class Pipeline:
     def degraded(self) -> bool:
         """Whether something is missing from what the taps delivered."""
         return self.inventory.degraded or any(
-            state is not TapState.LIVE for state in self.tap_states.values()
+            state is not TapState.LIVE for tap, state in self.tap_states.items() if leans_on(tap)
         )
 
     def rank_degraded(self, rank: int) -> bool:
@@ -85,6 +102,7 @@ class Pipeline:
             return True
         return any(
             state is not TapState.LIVE
+            and leans_on(tap)
             and self._tap_ranks[tap] == rank
             and not self.inventory.knows(tap)  # by its blocks' rank: asked above
             for tap, state in self.tap_states.items()
@@ -100,10 +118,15 @@ class Pipeline:
         return found
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
-        self.inventory.apply(status)
+        self.outside.tap_status(status)
+        if leans_on(status.tap):
+            self.inventory.apply(status)
         if status.tap in self.tap_states or len(self.tap_states) < MAX_NAMED_TAPS:
             self.tap_states[status.tap] = status.state
             self._tap_ranks[status.tap] = status.rank
+        if status.event is TapEvent.DROPPED and status.tap == OBSERVER_TAP:
+            for each in self.ranks.values():  # our own queue was full: of whose records, who knows
+                each.requests.suspect_all()
         # Only the scheduler's own stream speaks of requests. The others notice a restart on their
         # own time, when the new engine's first requests may be here already.
         if SCHEDULER_STREAM not in status.tap:

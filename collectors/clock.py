@@ -19,16 +19,21 @@ UNSEEN_SECONDS = 60.0  # for so long before the first and after the last pair no
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """A moment on the monotonic clock, and by how much it may be off."""
+    """A moment on the monotonic clock, by how much it may be off, and the map that placed it.
+
+    Readings of one map are in the order in which they were taken; so are maps by their number.
+    """
 
     seconds: float
     error_seconds: float
+    map_number: int = 0
 
 
 class _Map:
     """One stretch of time without a step. Offsets are wall less monotonic."""
 
-    def __init__(self, monotonic_seconds: float, wall_seconds: float) -> None:
+    def __init__(self, number: int, monotonic_seconds: float, wall_seconds: float) -> None:
+        self.number = number
         self.first_wall_seconds = wall_seconds
         self.last_wall_seconds = wall_seconds
         self.last_monotonic_seconds = monotonic_seconds
@@ -64,7 +69,7 @@ class ClockMap:
     def observe(self, monotonic_seconds: float, wall_seconds: float) -> None:
         """Take in one pair of readings."""
         if not self._maps:
-            self._maps.append(_Map(monotonic_seconds, wall_seconds))
+            self._maps.append(_Map(0, monotonic_seconds, wall_seconds))
             return
         current = self._maps[-1]
         jump_seconds = wall_seconds - monotonic_seconds - current.offset_seconds
@@ -85,11 +90,11 @@ class ClockMap:
         if len(claims) != 1:
             return None
         [one] = claims
-        return Mapped(wall_seconds - one.offset_seconds, one.error_seconds)
+        return Mapped(wall_seconds - one.offset_seconds, one.error_seconds, one.number)
 
     def _begin(self, monotonic_seconds: float, wall_seconds: float) -> None:
         self.steps += 1
-        self._maps.append(_Map(monotonic_seconds, wall_seconds))
+        self._maps.append(_Map(self.steps, monotonic_seconds, wall_seconds))
         self._suspect = None
 
     def _covers(self, place: int, wall_seconds: float) -> bool:
