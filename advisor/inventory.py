@@ -291,7 +291,7 @@ class Inventory:
                 self._partial.discard(publisher)
             else:
                 self._partial.add(publisher)
-        if status.state is TapState.LIVE:
+        if status.state is TapState.LIVE and publisher not in self._partial:
             self._known[publisher] = Knowledge.LIVE
         elif status.state is TapState.CLOSED:
             self._known[publisher] = Knowledge.UNKNOWN

@@ -36,6 +36,7 @@ MAX_ROUNDS_PER_HOUR = 12
 ROUND_MEMORY_SECONDS = 3_600.0
 PASSED_ROUNDS = 2  # replays that begin above what was asked, before it counts as gone
 TRUSTED_ROUND_MESSAGES = 500  # vLLM's ROUTER drops silently past 1,000 queued: then look again
+LIVE = 0  # source of a message: a live connection, or the number of a replay
 LATE_STREAK = 8  # stale numbers in a row, none fresh between: a restart under a clock set back
 
 
@@ -96,12 +97,14 @@ class SequenceGate:
         self._behind = False  # there may be history that no live message has pointed to
         self._anchored = False  # something was delivered in this epoch
         self._top = -1  # highest sequence held or delivered out of the steady path
-        self._held: dict[int, tuple[bytes, float]] = {}
+        self._held: dict[int, tuple[bytes, float, int]] = {}  # payload, receive time, source
         self._held_bytes = 0
         self._marks: list[bytes] = [b""] * KEPT_MARKS
         self._round: _Round | None = None
         self._passed = 0
         self._late = 0
+        self._rounds = 0
+        self._last_source = LIVE  # of the message delivered last
 
     @property
     def state(self) -> TapState:
@@ -167,13 +170,14 @@ class SequenceGate:
             replay.first = sequence
             if self._doubted and sequence == replay.start:
                 self._doubted = False
+                self._last_source = self._rounds  # the same message: what follows follows it
                 if mark != self._marks[sequence % KEPT_MARKS]:
                     self._restart("another message is replayed under a known number", whole=False)
         if sequence < self.expected or sequence in self._held:
             return
         if self._steady and sequence > self.expected:
             return  # nothing is missing: what lies between comes live
-        self._hold(sequence, payload, mark, now)
+        self._hold(sequence, payload, mark, now, self._rounds)
         self._drain()
 
     def replay_ended(self, now: float) -> None:
@@ -236,8 +240,10 @@ class SequenceGate:
         if not self._steady and self._round is None:
             self._ask(now)
 
-    def _hold(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
-        self._held[sequence] = (payload, now)
+    def _hold(
+        self, sequence: int, payload: bytes, mark: bytes, now: float, source: int = LIVE
+    ) -> None:
+        self._held[sequence] = (payload, now, source)
         self._held_bytes += len(payload)
         self._marks[sequence % KEPT_MARKS] = mark
         self._top = max(self._top, sequence)
@@ -253,22 +259,29 @@ class SequenceGate:
         self._deliver_run()
         if not self._held and not self._behind and not self._steady:
             self._steady = True
+            self._last_source = LIVE  # as what comes next does
             self._passed = 0
             self._report(TapEvent.HEALED)
 
     def _deliver_run(self) -> None:
         while (entry := self._held.pop(self.expected, None)) is not None:
-            if self._from_before(self.expected):
+            payload, received, source = entry
+            if self._from_before(self.expected, source):
                 self._restart("a message held back is older than the one before it", whole=False)
                 return
-            payload, received = entry
+            self._last_source = source
             self._held_bytes -= len(payload)
             self.actions.append(Deliver(self.expected, payload, received))
             self.expected += 1
             self._anchored = True
 
-    def _from_before(self, sequence: int) -> bool:
-        """Whether a message was published before its predecessor: by an earlier incarnation."""
+    def _from_before(self, sequence: int, source: int) -> bool:
+        """Whether a message was published before its predecessor: by an earlier incarnation.
+
+        Two messages of one replay are of one engine, whose clock was set back between them.
+        """
+        if source == self._last_source != LIVE:
+            return False
         mark = self._marks[sequence % KEPT_MARKS]
         return self._ordered and self._anchored and mark < self._marks[(sequence - 1) % KEPT_MARKS]
 
@@ -288,6 +301,7 @@ class SequenceGate:
             self._doubted = True
             self._steady = False
         self._round = _Round(start, now)
+        self._rounds += 1
         self.actions.append(Ask(start))
 
     def _end_round(self, replay: _Round, now: float, *, ended: bool) -> None:

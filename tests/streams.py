@@ -14,6 +14,7 @@ import msgspec
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BLOCK_TOKENS = 4
+FIRST_CHUNKED = 10_000  # hashes from here on are in chunks of several
 FIRST_PUBLISH_WALL_SECONDS = 1_700_000_000.0
 
 Truth = dict[str, Counter[int]]  # blocks per hash, by medium
@@ -40,6 +41,7 @@ class SmallEngine:
         self._random = Random(seed)
         self._wall_seconds = wall_seconds
         self._live: Truth = {"GPU": Counter(), "CPU": Counter()}
+        self._chunks: set[tuple[int, ...]] = set()  # of the host tier, several blocks each
         self.published: list[bytes] = []
         self.truths: list[Truth] = []
 
@@ -47,6 +49,10 @@ class SmallEngine:
     def wall_seconds(self) -> float:
         """When the last message was published."""
         return self._wall_seconds
+
+    def set_clock(self, seconds: float) -> None:
+        """The machine's wall clock jumps by so much, either way."""
+        self._wall_seconds += seconds
 
     def step(self) -> bytes:
         """One engine step's message."""
@@ -59,7 +65,9 @@ class SmallEngine:
                     self._evict,
                     self._evict,
                     self._offload,
+                    self._offload_chunk,
                     self._forget_host,
+                    self._forget_chunk,
                     self._report,
                     self._clear,
                 ]
@@ -129,13 +137,32 @@ class SmallEngine:
         return [self._stored([one], None, "CPU") for one in fresh]
 
     def _forget_host(self) -> list[dict[str, Any]]:
-        held = sorted(self._live["CPU"])
+        held = sorted(one for one in self._live["CPU"] if one < FIRST_CHUNKED)
         victims = self._random.sample(held, min(len(held), 2))
         for one in victims:
             del self._live["CPU"][one]
         if not victims:
             return []
         removed = {"type": "BlockRemoved", "block_hashes": victims, "medium": "CPU"}
+        return [removed | {"group_idx": 0}]
+
+    def _offload_chunk(self) -> list[dict[str, Any]]:
+        """Self-describing: all blocks of a chunk at once. Two chunks may share their first block."""
+        first = FIRST_CHUNKED + 10 * self._random.randint(0, 3)
+        chunk = (first, first + self._random.randint(1, 2))
+        if chunk in self._chunks:
+            return []
+        self._chunks.add(chunk)
+        self._live["CPU"].update(chunk)
+        return [self._stored(list(chunk), None, "CPU")]
+
+    def _forget_chunk(self) -> list[dict[str, Any]]:
+        if not self._chunks:
+            return []
+        chunk = self._random.choice(sorted(self._chunks))
+        self._chunks.remove(chunk)
+        self._live["CPU"] -= Counter(chunk)
+        removed = {"type": "BlockRemoved", "block_hashes": list(chunk), "medium": "CPU"}
         return [removed | {"group_idx": 0}]
 
     def _report(self) -> list[dict[str, Any]]:

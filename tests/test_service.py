@@ -21,7 +21,7 @@ from story import Story
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.service import generate
 from kvready.advisor.service.app import MAX_PAIRS, create_app
-from kvready.advisor.service.intake import Intake
+from kvready.advisor.service.intake import Intake, Shed
 from kvready.advisor.service.sidecar import Replayed, Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import Tap
@@ -367,16 +367,30 @@ def test_a_question_that_fails_fails_the_asker_alone() -> None:
         sidecar.ask(lambda: 3)
 
 
-def test_a_full_queue_drops_and_tells_how_many_by_tap() -> None:
-    intake = Intake(["a"], limit=3)
-    record = FirstToken(request_id="r", first_token_seconds=0)
-    for _ in range(5):
-        intake.put(record, 0.0, "a")
-    assert intake.new_drops() == {"a": 2}
-    assert intake.new_drops() == {}
-    assert len(list(intake.drain(10))) == 3
-    intake.put(record, 0.0, "a")
-    assert len(intake) == 1
+def test_a_full_queue_drops_and_tells_how_many_by_tap_in_their_place() -> None:
+    intake = Intake(["a", "b"], limit=3)
+
+    def put(tap: str, *names: str) -> None:
+        for name in names:
+            intake.put(FirstToken(request_id=name, first_token_seconds=0), 0.0, tap)
+
+    def drained(limit: int) -> list[str]:
+        return [
+            f"{tap} lost {record.records}" if isinstance(record, Shed) else record.request_id
+            for record, _, tap in intake.drain(limit, 0.0)
+        ]
+
+    put("a", "1", "2", "3", "lost", "lost")
+    put("b", "lost")
+    assert drained(2) == ["1", "2"]
+    put("a", "4")
+    put("a", "lost")
+    assert drained(2) == ["3", "a lost 2"]
+    assert drained(10) == ["4", "a lost 1", "b lost 1"]
+    assert drained(10) == []
+    put("b", "5")
+    assert drained(10) == ["5"]
+    assert intake.dropped == {"a": 3, "b": 1}
 
 
 def test_drops_reach_the_pipeline_as_records() -> None:

@@ -5,24 +5,35 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from kvready.collectors.records import AnyRecord
 
 MAX_QUEUED_RECORDS = 262_144
 
-Received = tuple[AnyRecord, float, str]  # record, reception (monotonic seconds), tap
+
+class Shed(NamedTuple):
+    """In the place of a tap's records that found the queue full."""
+
+    records: int
+
+
+Received = tuple[AnyRecord | Shed, float, str]  # record, reception (monotonic seconds), tap
 
 
 class Intake:
     """Takes records from any thread without ever blocking it; one thread drains.
 
-    A full queue drops what comes and counts it by tap: an engine must never be held up.
+    A full queue drops what comes and counts it by tap: an engine must never be held up. Whoever
+    drains learns of it in the order of that tap's records, since what is lost taints what came
+    before it and nothing that comes after.
     """
 
     def __init__(self, taps: Iterable[str], limit: int = MAX_QUEUED_RECORDS) -> None:
         self.dropped: dict[str, int] = dict.fromkeys(taps, 0)
         self.lag_seconds = 0.0
-        self._told: dict[str, int] = dict(self.dropped)
+        self._marked: dict[str, int] = dict(self.dropped)  # by the taps' threads
+        self._told: dict[str, int] = dict(self.dropped)  # by the thread that drains
         self._limit = limit
         # Appends and pops of a deque are atomic, so that no lock is taken per record.
         self._queue: deque[Received] = deque()
@@ -33,9 +44,14 @@ class Intake:
 
     def put(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
         """Queue one record, or count it as dropped. Each tap calls from one thread."""
+        dropped = self.dropped.get(tap, 0)
         if len(self._queue) >= self._limit:
-            self.dropped[tap] = self.dropped.get(tap, 0) + 1
+            self.dropped[tap] = dropped + 1
+            self._something.set()
             return
+        if dropped > self._marked.get(tap, 0):
+            self._marked[tap] = dropped
+            self._queue.append((Shed(dropped), received_seconds, tap))
         self._queue.append((record, received_seconds, tap))
         if not self._something.is_set():
             self._something.set()
@@ -50,21 +66,23 @@ class Intake:
         # Cleared before the queue is looked at: what arrives from here on sets it again.
         self._something.clear()
 
-    def drain(self, limit: int) -> Iterator[Received]:
-        """At most `limit` queued records, oldest first."""
+    def drain(self, limit: int, now_seconds: float) -> Iterator[Received]:
+        """At most `limit` queued records, oldest first, and what was shed between or after them."""
+        shed_so_far = dict(self.dropped)  # all that is queued now is older than the last of these
         for _ in range(limit):
             try:
-                yield self._queue.popleft()
+                record, received_seconds, tap = self._queue.popleft()
             except IndexError:
+                for tap, count in shed_so_far.items():
+                    yield from self._shed(tap, count, now_seconds)
                 return
+            if isinstance(record, Shed):
+                yield from self._shed(tap, record.records, received_seconds)
+            else:
+                yield record, received_seconds, tap
 
-    def new_drops(self) -> dict[str, int]:
-        """Drops by tap since the last call."""
-        fresh = {
-            tap: count - self._told.get(tap, 0)
-            for tap, count in dict(self.dropped).items()
-            if count > self._told.get(tap, 0)
-        }
-        for tap, count in fresh.items():
-            self._told[tap] = self._told.get(tap, 0) + count
-        return fresh
+    def _shed(self, tap: str, count: int, seconds: float) -> Iterator[Received]:
+        fresh = count - self._told.get(tap, 0)
+        if fresh > 0:
+            self._told[tap] = count
+            yield Shed(fresh), seconds, tap

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kvready.advisor.service import snapshot
-from kvready.advisor.service.intake import Intake
+from kvready.advisor.service.intake import Intake, Shed
 from kvready.advisor.service.snapshot import Snapshot
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import Tap
@@ -204,12 +204,13 @@ class Sidecar:
         while True:
             now = time.monotonic()
             self.recorder.advance(now, time.time())
-            for tap, count in self.intake.new_drops().items():
-                self.recorder.dropped(tap, count, now)
             taken = 0
             received_seconds = now
-            for record, received_seconds, tap in self.intake.drain(INGEST_BATCH_RECORDS):
-                self.recorder.take(record, received_seconds, tap)
+            for record, received_seconds, tap in self.intake.drain(INGEST_BATCH_RECORDS, now):
+                if isinstance(record, Shed):
+                    self.recorder.dropped(tap, record.records, received_seconds)
+                else:
+                    self.recorder.take(record, received_seconds, tap)
                 taken += 1
             if taken:
                 self.intake.lag_seconds = max(time.monotonic() - received_seconds, 0.0)
