@@ -44,34 +44,38 @@ def is_one_life(shots: Iterable[Shot]) -> bool:
 def increment(
     before: MetricsPage, after: MetricsPage, of: Callable[[EngineReading], Reading]
 ) -> float | None:
-    """How much a counter grew over all engines; None where any of them does not tell."""
+    """How much a counter grew over all engines; None where any of them does not tell.
+
+    vLLM shows some counters only once they counted something: one that appears began at zero.
+    """
     if not before.engines or set(before.engines) != set(after.engines):
         return None
-    first = known(of(engine) for engine in before.engines.values())
     last = known(of(engine) for engine in after.engines.values())
-    return None if first is None or last is None else last - first
+    if last is None:
+        return None
+    first = [of(engine) for engine in before.engines.values()]
+    began = known(0.0 if reading is None else reading for reading in first)
+    return None if began is None else last - began
 
 
 def histogram_increment(
     before: MetricsPage, after: MetricsPage, of: Callable[[EngineReading], Histogram | None]
 ) -> Histogram | None:
     """What a histogram gained over all engines; None where it is not there or changed shape."""
-    first = [of(engine) for engine in before.engines.values()]
-    last = [of(engine) for engine in after.engines.values()]
-    both = [one for one in first + last if one is not None]
-    if not both or len(both) != len(first) + len(last) or len(first) != len(last):
+    last = [one for engine in after.engines.values() if (one := of(engine)) is not None]
+    first = [one for engine in before.engines.values() if (one := of(engine)) is not None]
+    if not last or len(last) != len(after.engines):
         return None
-    bounds = both[0].bounds
-    if any(one.bounds != bounds for one in both):
+    bounds = last[0].bounds
+    if any(one.bounds != bounds for one in first + last):
         return None
-    gained, before_them = both[len(first) :], both[: len(first)]
     return Histogram(
         bounds,
         tuple(
-            sum(one.counts[n] for one in gained) - sum(one.counts[n] for one in before_them)
+            sum(one.counts[n] for one in last) - sum(one.counts[n] for one in first)
             for n in range(len(bounds))
         ),
-        sum(one.total for one in gained) - sum(one.total for one in before_them),
+        sum(one.total for one in last) - sum(one.total for one in first),
     )
 
 

@@ -84,6 +84,17 @@ def test_a_quantile_s_bucket_holds_the_exact_one(values: list[float], share: flo
     assert found.above_seconds <= found.estimate_seconds
 
 
+def test_a_counter_that_appears_began_at_zero() -> None:
+    later = grown(OFFLOAD, TRAFFIC)
+    found = seen(without(OFFLOAD, "kv_offload_load", "lookup_async"), later)
+    whole = read_page(later, "0.32.0").engines[0]
+    assert found.loads is not None
+    assert found.loads.payload_bytes == whole.load_bytes
+    assert whole.lookup_held_seconds is not None
+    assert found.held == whole.lookup_held_seconds.count
+    assert seen(later, without(later, "kv_offload_load")).loads is None
+
+
 def test_an_idle_engine_is_said_to_be_idle_and_nothing_is_advised() -> None:
     quiet = set_to(OFFLOAD, {"vllm:num_requests_running": 0})
     found = seen(quiet, quiet)
