@@ -92,7 +92,7 @@ def _ranks(evidence: Evidence) -> Iterator[Finding]:
 
 def _observer(evidence: Evidence) -> Iterator[Finding]:
     surfaces = evidence.surfaces
-    if not evidence.observer_wanted or surfaces.observer_sockets:
+    if not evidence.observer_wanted or surfaces.scheduler_observed:
         return
     if not observer_supports(surfaces.version):
         yield Finding(
@@ -108,7 +108,7 @@ def _observer(evidence: Evidence) -> Iterator[Finding]:
         "observer-missing",
         Severity.WARNING,
         "no observer publishes in that folder",
-        f"no observer-*.sock in {surfaces.observer_dir}",
+        f"no observer-scheduler-*.sock in {surfaces.observer_dir}",
         "no forecasts, and no single request is seen",
         "start the engine with --scheduler-cls "
         "kvready.collectors.engine.vllm_observer.ObservedScheduler and "

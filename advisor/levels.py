@@ -20,7 +20,9 @@ OBSERVER_FLAG = (
     "--scheduler-cls kvready.collectors.engine.vllm_observer.ObservedScheduler "
     "(with KVREADY_OBSERVER=/run/kvready in the engine's environment)"
 )
-SPANS_FLAG = "--otlp-traces-endpoint http://127.0.0.1:4318/v1/traces"
+SPANS_FLAG = (
+    "--otlp-traces-endpoint grpc://127.0.0.1:4317 (and --otlp-grpc-port 4317 for kvready serve)"
+)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -64,8 +66,10 @@ SHOW_METRICS = Step(
 
 def level_now(surfaces: Surfaces) -> Level | None:
     """The deepest level that can be attached without touching the engine; None: none at all."""
-    if surfaces.observer_sockets:
+    if surfaces.scheduler_observed:
         return Level.OBSERVER
+    if surfaces.frontend_observed:
+        return Level.REQUESTS
     if surfaces.usable_sources:
         return Level.KV_EVENTS
     return None if surfaces.page is None else Level.METRICS
@@ -77,7 +81,7 @@ def next_step(surfaces: Surfaces) -> Step | None:
         return msgspec.structs.replace(SHOW_METRICS, because=surfaces.page_problem)
     if not surfaces.usable_sources:
         return msgspec.structs.replace(PUBLISH_EVENTS, because=_why_no_events(surfaces))
-    if surfaces.observer_sockets:
+    if surfaces.scheduler_observed:
         return None
     if observer_supports(surfaces.version):
         return OBSERVE

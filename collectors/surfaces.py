@@ -6,6 +6,9 @@ import msgspec
 
 from kvready.collectors.metrics_page import MetricsPage
 
+SCHEDULER_SOCKET = "observer-scheduler-"
+FRONTEND_SOCKET = "observer-frontend-"
+
 
 class RankSource(msgspec.Struct, frozen=True):
     """One rank's KV-event sockets, as the engine was given them and as we would use them."""
@@ -48,3 +51,13 @@ class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
     def usable_sources(self) -> tuple[RankSource, ...]:
         """Those that can deliver to us."""
         return tuple(source for source in self.sources if source.address is not None)
+
+    @property
+    def scheduler_observed(self) -> bool:
+        """Whether an observer publishes from inside a scheduler."""
+        return any(name.startswith(SCHEDULER_SOCKET) for name in self.observer_sockets)
+
+    @property
+    def frontend_observed(self) -> bool:
+        """Whether a stat logger publishes from an API server."""
+        return any(name.startswith(FRONTEND_SOCKET) for name in self.observer_sockets)

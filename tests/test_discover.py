@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 from engine_pages import OFFLOAD, PLAIN, EngineHttp, kv_source, with_ranks, without
 from served import free_port
@@ -81,6 +82,16 @@ def test_the_observer_is_found_beside_the_kv_events_or_in_the_folder_given(
         assert found.observer_sockets == ("observer-scheduler-0.sock",)
         assert level_now(found) is Level.OBSERVER
     assert next_step(beside) is None
+
+
+def test_a_stat_logger_s_socket_alone_is_level_two() -> None:
+    with EngineHttp(PLAIN, sources={"0": kv_source(IPC)}) as engine:
+        found = discover(engine.url)
+    found = msgspec.structs.replace(found, observer_sockets=("observer-frontend-0.sock",))
+    assert level_now(found) is Level.REQUESTS
+    step = next_step(found)
+    assert step is not None
+    assert step.level is Level.OBSERVER
 
 
 def test_every_rank_is_found_with_its_own_port() -> None:

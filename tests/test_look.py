@@ -175,7 +175,10 @@ def test_else_the_next_level_is_the_thing_to_change() -> None:
     assert with_events.next_level is not None
     assert with_events.next_level.level is Level.OBSERVER
     whole = seen(
-        OFFLOAD, grown(OFFLOAD, TRAFFIC), sources=(IPC,), observer_sockets=("observer-x-0.sock",)
+        OFFLOAD,
+        grown(OFFLOAD, TRAFFIC),
+        sources=(IPC,),
+        observer_sockets=("observer-scheduler-0.sock",),
     )
     assert whole.next_level is None
     assert whole.change is None
