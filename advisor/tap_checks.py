@@ -20,7 +20,9 @@ def tap_findings(evidence: Evidence, busy_ranks: frozenset[int]) -> Iterator[Fin
             yield _cannot_open(tap)
             continue
         if tap.coverage.state is TapState.CLOSED:
-            yield _closed(tap)
+            # An observer shows itself by its first message, which an idle engine does not send.
+            if tap not in evidence.observer_taps or tap.rank in busy_ranks:
+                yield _closed(tap)
             continue
         if tap.rank in busy_ranks and not tap.coverage.messages:
             yield _silent(tap, evidence)

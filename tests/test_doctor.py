@@ -98,6 +98,12 @@ def test_an_idle_engine_is_not_ill_and_its_taps_are_not_called_silent() -> None:
     assert not found.busy
 
 
+def test_an_observer_that_has_sent_nothing_yet_is_missed_only_where_its_engine_works() -> None:
+    waiting = (tap("observer", state=TapState.CLOSED, messages=0, seen={}),)
+    assert judged(after=OFFLOAD, observers=waiting).findings == ()
+    assert ids(judged(observers=waiting)) == {"tap-closed"}
+
+
 def test_the_coverage_matrix_has_a_row_for_each_tap_and_rank() -> None:
     found = judged(with_ranks(OFFLOAD, 2), with_ranks(BUSY, 2), (tap(), tap(rank=1)))
     rows = {(row.tap, row.rank): row for row in found.coverage}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from engine_pages import OFFLOAD, EngineHttp, kv_source
 from observer_publisher import ObserverPublisher, load_started
 from publisher import Publisher
-from served import free_port, serving
+from served import KVREADY, free_port, serving
 from system_calls import STRACE, Trace, read_trace
 
 from kvready.advisor.settings import Policy, PolicyMode
@@ -82,25 +84,44 @@ def test_only_subscriptions_and_bounded_replay_requests_leave_for_the_engine(
 ) -> None:
     assert trace.calls > 100
     assert trace.cut_strings == 0
-    replays = []
-    kinds = set()
-    for connection in trace.connections:
-        assert connection.path.startswith(str(folder)), connection.path
-        greeting, frames = connection.sent[:GREETING_BYTES], connection.sent[GREETING_BYTES:]
-        assert greeting[:1] == b"\xff"
-        assert greeting[12:16] == b"NULL"
-        role, said = _what_was_said(bytes(frames))
-        kinds.add(role)
-        if role == "SUB":
-            assert said == [(COMMAND, b"\x09SUBSCRIBE" + _topic(connection.path))]
-        else:
-            assert role == "DEALER"
-            replays.append(said)
+    kinds, replays = _roles(trace, folder)
     assert kinds == {"SUB", "DEALER"}
     assert 1 < len(replays) <= MAX_REPLAY_REQUESTS
     for said in replays:
         assert [flags for flags, _ in said] == [MORE, 0]
         assert [len(body) for _, body in said] == [0, 8]
+
+
+def test_looking_and_examining_leave_gets_subscriptions_and_one_replay(
+    strace: None, short_dir: Path
+) -> None:
+    observed = short_dir / "observer"
+    observed.mkdir()
+    with Publisher(short_dir) as engine, _observer(observed):
+        engine.store(1)
+        sources = {"0": kv_source(engine.events, engine.replay)}
+        with EngineHttp(OFFLOAD, sources=sources) as server:
+            for command in ("look", "doctor"):
+                file = short_dir / command
+                subprocess.run(
+                    ["env", "PYTHONDONTWRITEBYTECODE=1", *STRACE, str(file), *KVREADY, command]
+                    + [server.url, "--seconds", "1", "--observer-dir", str(observed)],
+                    check=False,
+                    capture_output=True,
+                    timeout=120,
+                )
+                _wait_until_complete(file)
+    looked, examined = (read_trace(short_dir / command) for command in ("look", "doctor"))
+    assert {method for method, _ in server.asked} == {"GET"}
+    assert looked.connections == []
+    kinds, replays = _roles(examined, short_dir)
+    assert kinds == {"SUB", "DEALER"}
+    assert len(replays) == len(engine.replay_requests) == 1
+    for trace in (looked, examined):
+        assert set(trace.addresses_connected) == {"127.0.0.1"}
+        assert trace.addresses_listened == []
+        assert trace.written_files == set()
+        assert trace.acts_on_processes == []
 
 
 def test_it_reaches_nobody_and_is_reached_on_loopback_alone(trace: Trace) -> None:
@@ -131,6 +152,25 @@ def _observer(folder: Path) -> Iterator[ObserverPublisher]:
         observer.end()
 
 
+def _roles(trace: Trace, folder: Path) -> tuple[set[str], list[list[tuple[int, bytes]]]]:
+    """The kinds of sockets that reached the engine's, and what each replay request said."""
+    replays = []
+    kinds = set()
+    for connection in trace.connections:
+        assert connection.path.startswith(str(folder)), connection.path
+        greeting, frames = connection.sent[:GREETING_BYTES], connection.sent[GREETING_BYTES:]
+        assert greeting[:1] == b"\xff"
+        assert greeting[12:16] == b"NULL"
+        role, said = _what_was_said(bytes(frames))
+        kinds.add(role)
+        if role == "SUB":
+            assert said == [(COMMAND, b"\x09SUBSCRIBE" + _topic(connection.path))]
+        else:
+            assert role == "DEALER"
+            replays.append(said)
+    return kinds, replays
+
+
 def _topic(path: str) -> bytes:
     return b"kvready" if "observer" in path else b""
 
@@ -153,6 +193,6 @@ def _what_was_said(frames: bytes) -> tuple[str, list[tuple[int, bytes]]]:
 def _wait_until_complete(file: Path, seconds: float = 20.0) -> None:
     """strace outlives what it traces by a moment."""
     deadline = time.monotonic() + seconds
-    while "exited with 0" not in file.read_text(encoding="utf-8").splitlines()[-1]:
+    while "exited with" not in file.read_text(encoding="utf-8").splitlines()[-1]:
         assert time.monotonic() < deadline, "the trace never ended"
         time.sleep(0.05)
