@@ -25,7 +25,7 @@ from kvready.collectors.records import (
 METRICS_TAP = "metrics"
 SPANS_TAP = "spans"
 FRONTEND_STREAM = "observer-frontend"
-OBSERVER_STREAM = "observer-"
+OBSERVER = "observer"
 RECORDER_TAP = "recorder"
 
 
@@ -36,7 +36,7 @@ def leans_on(tap: str) -> bool:
 
 def is_event_tap(tap: str) -> bool:
     """Whether a stream should tell of KV blocks."""
-    return leans_on(tap) and OBSERVER_STREAM not in tap and tap != RECORDER_TAP
+    return leans_on(tap) and not tap.startswith(OBSERVER) and tap != RECORDER_TAP
 
 
 class Outside:

@@ -8,8 +8,11 @@ from statistics import median
 
 import msgspec
 
+from kvready.advisor.backcasts import Backcaster, BackcastState
 from kvready.advisor.conditions import describe_engine
+from kvready.advisor.contradictions import Contradiction
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
+from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
 from kvready.advisor.waits import WaitState
@@ -86,6 +89,21 @@ class Movement(msgspec.Struct, frozen=True):
     bytes_per_second: float | None
 
 
+class BackcastScore(msgspec.Struct, frozen=True):
+    """Backcasts of one target: computed as if at arrival, never mixed with forecasts.
+
+    Medians are of those that are kept; None where there are none.
+    """
+
+    target: BackcastTarget
+    states: dict[BackcastState, int]
+    median_actual_seconds: float | None
+    median_signed_error_seconds: float | None
+    coverage_ratio: float | None
+    nominal_coverage_ratio: float
+    bad_ratio: float | None
+
+
 class Report(msgspec.Struct, frozen=True):
     """One engine's predictions and outcomes, with the conditions that they hold under."""
 
@@ -101,6 +119,8 @@ class Report(msgspec.Struct, frozen=True):
     taps: dict[str, TapState]
     pairs_leaning_on_degraded: int
     live_blocks: dict[Tier, int]
+    backcasts: list[BackcastScore] = []  # empty where no tap told of requests from outside
+    contradictions: list[Contradiction] = []
 
 
 def build_report(
@@ -131,7 +151,33 @@ def build_report(
             if pair.state is PairState.PAIRED
         ),
         live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
+        backcasts=score_backcasts(pipeline.outside.backcaster) if pipeline.outside.reports else [],
+        contradictions=list(pipeline.outside.contradictions.found.values()),
     )
+
+
+def score_backcasts(backcaster: Backcaster) -> list[BackcastScore]:
+    """What became of reported requests, per target."""
+    scores = []
+    for target in BackcastTarget:
+        kept = [one for one in backcaster.backcasts if one.target is target]
+        scored = backcaster.counts[target, BackcastState.SCORED]
+        scores.append(
+            BackcastScore(
+                target=target,
+                states={state: backcaster.counts[target, state] for state in BackcastState},
+                median_actual_seconds=median(one.actual_seconds for one in kept) if kept else None,
+                median_signed_error_seconds=median(
+                    one.actual_seconds - one.p50_seconds for one in kept
+                )
+                if kept
+                else None,
+                coverage_ratio=backcaster.covered[target] / scored if scored else None,
+                nominal_coverage_ratio=NOMINAL_COVERAGE,
+                bad_ratio=backcaster.bad[target] / scored if scored else None,
+            )
+        )
+    return scores
 
 
 def score_cells(pairs: Iterable[Pair]) -> list[CellScore]:

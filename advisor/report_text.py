@@ -6,7 +6,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kvready.advisor.report import Hits, Report
+from kvready.advisor.backcasts import BackcastState
+from kvready.advisor.report import BackcastScore, Hits, Report
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
 
@@ -33,6 +34,15 @@ def print_report(report: Report, console: Console) -> None:
             _movements(report),
         )
     )
+    if report.backcasts:
+        console.print(
+            Group(
+                _heading("Backcasts", "from reports alone, as if at arrival; never forecasts"),
+                _backcasts(report.backcasts),
+            )
+        )
+    if report.contradictions:
+        console.print(Group(_heading("Contradictions"), _contradictions(report)))
     for name, state in report.taps.items():
         if state not in (TapState.LIVE, TapState.CLOSED):
             console.print(
@@ -47,6 +57,28 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def backcast_states(score: BackcastScore) -> str:
+    """What became of a target's reported requests, in words."""
+    return ", ".join(
+        f"{count:,} {state.replace('_', ' ')}"
+        for state, count in score.states.items()
+        if count or state is BackcastState.SCORED
+    )
+
+
+def backcast_figures(score: BackcastScore) -> tuple[str, str, str, str]:
+    """Actual, signed error, coverage and bad share; dashes where nothing was scored."""
+    if score.median_actual_seconds is None or score.median_signed_error_seconds is None:
+        return "-", "-", "-", "-"
+    sign = "+" if score.median_signed_error_seconds >= 0 else ""
+    return (
+        format_seconds(score.median_actual_seconds),
+        sign + format_seconds(score.median_signed_error_seconds),
+        "-" if score.coverage_ratio is None else f"{score.coverage_ratio:.0%}",
+        "-" if score.bad_ratio is None else f"{score.bad_ratio:.0%}",
+    )
 
 
 def _heading(title: str, note: str = "") -> Text:
@@ -134,6 +166,26 @@ def _hits(hits: Hits) -> Table:
         f"{hits.exposed_load_seconds:.1f} exposed",
         Text(f"{hits.hidden_load_seconds:.1f} hidden behind other work", style="dim"),
     )
+    return table
+
+
+def _backcasts(scores: list[BackcastScore]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("target", no_wrap=True)
+    for name in ("actual", "error", "cov", "bad"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("requests")
+    for score in scores:
+        table.add_row(score.target, *backcast_figures(score), backcast_states(score))
+    return table
+
+
+def _contradictions(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for one in report.contradictions:
+        style = "yellow" if one.active else "dim"
+        when = "now" if one.active else "earlier"
+        table.add_row(Text(one.kind.replace("_", " "), style=style), when, one.evidence)
     return table
 
 

@@ -12,27 +12,24 @@ import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from kvready.collectors.endpoint import live_endpoint, of_rank, replay_endpoint
-from kvready.collectors.errors import SettingsError, TapError
+from kvready.advisor.tap_settings import Section, TapSettings
+from kvready.collectors.errors import SettingsError
 
 ENV_PREFIX = "KVREADY_"
 ENV_NESTING = "__"
@@ -40,8 +37,6 @@ CONFIG_VARIABLE = "KVREADY_CONFIG"
 # Variables of the same prefix that other parts read: in the engine, in probes and in tests.
 FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"})
 FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
-MAX_ENDPOINTS = 64
-RESERVED_NAMES = frozenset({"observer", "recorder"})
 
 
 class Policy(StrEnum):
@@ -64,119 +59,7 @@ class PolicyMode(StrEnum):
 ENFORCING_MODES = ("canary", "enforce")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TapSettings(_Section):
-    """Where the engine's taps are, and how they are read."""
-
-    kv_events: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="KV-event endpoints exactly as the engine was given them, one per rank."
-    )
-    ranks: int = Field(
-        1,
-        ge=1,
-        le=MAX_ENDPOINTS,
-        description="Data-parallel ranks behind one tcp endpoint: rank r is at its port plus r.",
-    )
-    replay: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Replay endpoints that belong to `kv_events`, in the same order."
-    )
-    engine_host: str = Field(
-        "127.0.0.1",
-        min_length=1,
-        description="Host that `*` in an endpoint stands for: where the engine runs.",
-    )
-    observer_dir: Path | None = Field(
-        None, description="Directory in which the in-engine observer keeps its sockets."
-    )
-    content_keys: bool = Field(
-        False, description="Hash each block's tokens on arrival, so that prompts can be looked up."
-    )
-    publisher: str = Field(
-        "kv-events", min_length=1, description="Name of the KV-event tap, and of its blocks."
-    )
-    silence_seconds: float = Field(
-        30.0, gt=0, le=3600, description="A tap that delivered nothing for so long is silent."
-    )
-    state_dir: Path | None = Field(
-        None,
-        description="Directory that remembers replay requests across restarts; none: "
-        "$XDG_STATE_HOME/kvready, or ~/.local/state/kvready.",
-    )
-
-    @field_validator("kv_events", "replay", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
-    @field_validator("kv_events", "replay")
-    @classmethod
-    def _can_deliver(cls, endpoints: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if len(endpoints) > MAX_ENDPOINTS:
-            raise ValueError(f"{len(endpoints)} endpoints; at most {MAX_ENDPOINTS} are read")
-        for endpoint in endpoints:
-            try:
-                live_endpoint(endpoint) if info.field_name == "kv_events" else replay_endpoint(
-                    endpoint
-                )
-            except TapError as error:
-                raise ValueError(str(error)) from None
-        return endpoints
-
-    @field_validator("publisher")
-    @classmethod
-    def _is_free(cls, name: str) -> str:
-        if name in RESERVED_NAMES:
-            raise ValueError(f"{name!r} is the name of another tap; choose another")
-        return name
-
-    @model_validator(mode="after")
-    def _replay_matches(self) -> TapSettings:
-        if self.replay and len(self.replay) != len(self.kv_events):
-            raise ValueError(
-                f"{len(self.replay)} replay endpoints for {len(self.kv_events)} kv_events "
-                "endpoints; give one per kv_events endpoint, in the same order, or none"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _ranks_have_endpoints(self) -> TapSettings:
-        if self.ranks == 1:
-            return self
-        if len(self.kv_events) != 1:
-            raise ValueError(
-                f"ranks = {self.ranks} needs exactly one kv_events endpoint, that of rank 0; "
-                "with one endpoint per rank leave ranks out"
-            )
-        try:
-            endpoints = self.endpoints
-        except TapError as error:
-            raise ValueError(str(error)) from None
-        ports = [address.rpartition(":")[2] for pair in endpoints for address in pair if address]
-        if len(set(ports)) < len(ports):
-            raise ValueError(
-                f"kv_events and replay lie less than {self.ranks} ports apart, so that ranks "
-                "collide; move one of them in the engine's configuration"
-            )
-        return self
-
-    @property
-    def endpoints(self) -> tuple[tuple[str, str | None], ...]:
-        """KV-event and replay endpoint of each rank. Raises TapError where a rank can have none."""
-        replay = self.replay or (None,) * len(self.kv_events)
-        if self.ranks == 1:
-            return tuple(zip(self.kv_events, replay, strict=True))
-        return tuple(
-            (of_rank(self.kv_events[0], rank), replay[0] and of_rank(replay[0], rank))
-            for rank in range(self.ranks)
-        )
-
-
-class ApiSettings(_Section):
+class ApiSettings(Section):
     """Where the sidecar answers."""
 
     host: str = Field(
@@ -187,13 +70,13 @@ class ApiSettings(_Section):
     port: int = Field(8430, ge=1, le=65535, description="Port to listen on.")
 
 
-class RecordingSettings(_Section):
+class RecordingSettings(Section):
     """Whether what is seen is kept."""
 
     path: Path | None = Field(None, description="File that gets every record; none: keep nothing.")
 
 
-class PolicySettings(_Section):
+class PolicySettings(Section):
     """How far each policy goes: off, observe, shadow or advise."""
 
     dedup: PolicyMode = Field(

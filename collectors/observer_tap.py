@@ -26,6 +26,7 @@ from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
 
 TOPIC = b"kvready"
 SOCKET_PATTERN = "observer-*.sock"
+FRONTEND_SOCKET = "observer-frontend"
 LONGEST_SOCKET_NAME = "observer-mover-0000-0000.sock"
 RANK_IN_NAME = re.compile(r"observer-[a-z]+-(\d+)(?:-\d+)?")
 SEQUENCE_BYTES = 8
@@ -85,6 +86,7 @@ class ObserverTap:
         self._past_gaps = 0  # of sockets that are no more
         self._past_lost = 0
         self._last_received: float | None = None
+        self._saw_frontend = self._saw_inside = False
 
     def start(self, sink: Sink) -> None:
         """Watch the folder, which may come later. Raises TapError where no socket could be."""
@@ -144,7 +146,7 @@ class ObserverTap:
             state = TapState.DEGRADED
         return Coverage(
             tap=self.name,
-            level=Level.OBSERVER,
+            level=self._level,
             state=state,
             stability=Stability.BETA,
             records=self._records,
@@ -155,6 +157,11 @@ class ObserverTap:
             last_received_seconds=self._last_received,
             blind_to=(*BLIND_TO, BLIND_TO_NEWER) if self.decoder.unknown_kinds else BLIND_TO,
         )
+
+    @property
+    def _level(self) -> Level:
+        """What API servers alone tell is known only once a request has ended."""
+        return Level.REQUESTS if self._saw_frontend and not self._saw_inside else Level.OBSERVER
 
     def _look_for_sockets(self) -> None:
         now = time.monotonic()
@@ -173,6 +180,10 @@ class ObserverTap:
             tap = f"{self.name}-{path.stem.removeprefix('observer-')}"
             source = _Source(self._context, path, tap)
             self._sources[path] = source
+            if path.stem.startswith(FRONTEND_SOCKET):
+                self._saw_frontend = True
+            else:
+                self._saw_inside = True
             self._poller.register(source.socket, zmq.POLLIN)
 
     def _close(self, path: Path) -> None:

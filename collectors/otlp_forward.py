@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import queue
 import threading
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from kvready.collectors.errors import TapError
@@ -143,8 +143,17 @@ class _GrpcDownstream:
         self._channel.close()
 
 
-def downstream_of(endpoint: str) -> Downstream:
-    """The downstream that an endpoint names. Raises TapError that names the forms."""
+class Address(NamedTuple):
+    """A downstream's address, taken apart."""
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str
+
+
+def parse_downstream(endpoint: str) -> Address:
+    """The address that an endpoint names. Raises TapError that names the forms."""
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port
@@ -155,7 +164,13 @@ def downstream_of(endpoint: str) -> Downstream:
             f"{endpoint!r} is no place to forward spans to; write grpc://host:4317 or "
             f"http://host:4318{TRACES_PATH}"
         )
-    if parts.scheme == "grpc":
-        return _GrpcDownstream(f"{f'[{host}]' if ':' in host else host}:{port or 4317}")
     path = parts.path if parts.path not in ("", "/") else TRACES_PATH
-    return _HttpDownstream(parts.scheme, host, port, path)
+    return Address(parts.scheme, host, port, path)
+
+
+def downstream_of(endpoint: str) -> Downstream:
+    """The downstream that an endpoint names. Raises TapError that names the forms."""
+    scheme, host, port, path = parse_downstream(endpoint)
+    if scheme == "grpc":
+        return _GrpcDownstream(f"{f'[{host}]' if ':' in host else host}:{port or 4317}")
+    return _HttpDownstream(scheme, host, port, path)

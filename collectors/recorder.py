@@ -10,7 +10,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kvready.collectors.records import AnyRecord, Ingested, TapEvent, TapState, TapStatus, Tick
+from kvready.collectors.records import (
+    AnyRecord,
+    CountersScraped,
+    Ingested,
+    TapEvent,
+    TapState,
+    TapStatus,
+    Tick,
+)
 
 TICK_SECONDS = 1.0
 MAX_TICKS_AT_ONCE = 5  # a process that slept longer skips ticks rather than write a burst
@@ -77,7 +85,9 @@ class Recorder:
         if isinstance(record, TapStatus):
             self._said_of_itself[record.tap] = record.state
         elif not isinstance(record, Tick):
-            self._spoke.add(tap)
+            # A scrape is answered by an idle engine too: it makes no other tap's silence strange.
+            if not isinstance(record, CountersScraped):
+                self._spoke.add(tap)
             self._quiet_seconds[tap] = 0.0
             if tap in self._silent:
                 self._silent.remove(tap)

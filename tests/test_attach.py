@@ -11,7 +11,7 @@ from publisher import Publisher
 from served import serving
 
 from kvready.advisor.service.taps import build_taps
-from kvready.advisor.settings import TapSettings
+from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.errors import TapError
 
 

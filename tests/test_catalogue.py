@@ -55,15 +55,15 @@ def expected(metric: Metric, taps: tuple[str, ...]) -> set[tuple[tuple[str, str]
 @pytest.mark.parametrize("level", list(Level))
 def test_each_level_exports_exactly_its_metrics_zero_initialised(level: Level) -> None:
     taps = ("a", "b")
-    found = exported(Snapshot(level=level, taps=taps, values={}))
-    complete = [m for m in reachable(level) if not (m.sparse or m.is_identity)]
+    found = exported(Snapshot(levels=frozenset({level}), taps=taps, values={}))
+    complete = [m for m in reachable({level}) if not (m.sparse or m.is_identity)]
     assert set(found) == {metric.name for metric in complete}
     for metric in complete:
         assert found[metric.name] == expected(metric, taps), metric.name
 
 
 def test_a_level_below_the_observer_says_nothing_of_requests() -> None:
-    names = {metric.name for metric in reachable(Level.KV_EVENTS)}
+    names = {metric.name for metric in reachable({Level.KV_EVENTS})}
     assert f"{PREFIX}inventory_blocks" in names
     assert not any("request" in name or "forecast" in name for name in names)
 
@@ -79,7 +79,7 @@ def sidecar(told_story: Story) -> Sidecar:
 def test_a_real_pipeline_fills_every_metric_of_the_catalogue(sidecar: Sidecar) -> None:
     snapshot = sidecar._snapshot()
     assert set(snapshot.values) | set(snapshot.histograms) == {m.name for m in CATALOGUE}
-    assert len(families(snapshot)) == len(reachable(snapshot.level))
+    assert len(families(snapshot)) == len(reachable(snapshot.levels))
 
 
 def test_the_histogram_counts_each_paired_forecast_once(
@@ -111,12 +111,12 @@ def test_prompt_sources_add_up_to_the_prompt(sidecar: Sidecar) -> None:
 
 @pytest.mark.parametrize("accept", ["application/openmetrics-text; version=1.0.0", "*/*", ""])
 def test_the_format_follows_what_the_scraper_accepts(accept: str) -> None:
-    snapshot = Snapshot(level=Level.OBSERVER, taps=("a",), values={})
+    snapshot = Snapshot(levels=frozenset(Level), taps=("a",), values={})
     body, kind = Exposition(lambda: snapshot).render(accept)
     is_openmetrics = "openmetrics" in accept
     assert ("openmetrics" in kind) is is_openmetrics
     parse = parse_openmetrics if is_openmetrics else parse_text
-    assert len(list(parse(body.decode()))) == len(reachable(Level.OBSERVER))
+    assert len(list(parse(body.decode()))) == len(reachable(Level))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_format_follows_what_the_scraper_accepts(accept: str) -> None:
 )
 def test_nothing_beyond_the_catalogue_can_be_exported(values) -> None:
     with pytest.raises(KeyError, match=r"catalogue"):
-        families(Snapshot(level=Level.OBSERVER, taps=(), values=values))
+        families(Snapshot(levels=frozenset(Level), taps=(), values=values))
 
 
 def test_names_follow_prometheus() -> None:

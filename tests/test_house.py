@@ -23,7 +23,9 @@ IN_ENGINE = ("kvready.collectors.engine", "kvready.kernels.engine", "kvready.adv
 IN_ENGINE_ALLOWED = frozenset({"msgspec", "zmq", "kvready"})
 NAMED_FOR_AN_ENGINE = frozenset({"vllm", "torch"})
 # The parts of the advisor that compose, open sockets or files; all else is the pure core.
-COMPOSING = frozenset({"cli", "doctor_text", "look_text", "playback", "report_text", "settings"})
+COMPOSING = frozenset(
+    {"cli", "doctor_text", "look_text", "playback", "report_text", "settings", "tap_settings"}
+)
 
 
 def modules() -> Iterator[Path]:

@@ -13,7 +13,7 @@ from kv_publisher import KvPublisher
 
 from kvready.advisor.service.replay_memory import MAX_FILE_BYTES, ReplayMemory, state_directory
 from kvready.advisor.service.taps import build_taps
-from kvready.advisor.settings import TapSettings
+from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.contract import Gathered
 from kvready.collectors.sequence import MAX_ROUNDS_PER_HOUR, ROUND_MEMORY_SECONDS
 

@@ -12,11 +12,11 @@ from kvready.advisor.settings import (
     ENFORCING_MODES,
     Policy,
     PolicyMode,
-    TapSettings,
     environment_name,
     load_settings,
     setting_names,
 )
+from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.errors import SettingsError
 
 

@@ -61,6 +61,7 @@ def _settings(surfaces: Surfaces, config: Path | None, **flags: object) -> Setti
         taps__kv_events=[source.configured for source in sources],
         taps__replay=replays if whole else [],
         taps__engine_host=urlsplit(surfaces.url).hostname,
+        taps__metrics_url=surfaces.url if surfaces.page is not None else None,
         taps__observer_dir=surfaces.observer_dir if surfaces.observer_sockets else None,
         **flags,
     ).settings

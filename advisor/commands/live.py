@@ -21,6 +21,12 @@ def serve(
     ranks: options.Ranks = None,
     engine_host: options.EngineHost = None,
     observer_dir: options.ObserverDir = None,
+    metrics_url: options.MetricsUrl = None,
+    metrics_seconds: options.MetricsSeconds = None,
+    otlp_http_port: options.OtlpHttpPort = None,
+    otlp_grpc_port: options.OtlpGrpcPort = None,
+    otlp_host: options.OtlpHost = None,
+    otlp_forward: options.OtlpForward = None,
     content_keys: options.ContentKeys = None,
     publisher: options.Publisher = None,
     silence_seconds: options.SilenceSeconds = None,
@@ -40,6 +46,12 @@ def serve(
         taps__ranks=ranks,
         taps__engine_host=engine_host,
         taps__observer_dir=observer_dir,
+        taps__metrics_url=metrics_url,
+        taps__metrics_seconds=metrics_seconds,
+        taps__otlp_http_port=otlp_http_port,
+        taps__otlp_grpc_port=otlp_grpc_port,
+        taps__otlp_host=otlp_host,
+        taps__otlp_forward=otlp_forward,
         taps__content_keys=content_keys,
         taps__publisher=publisher,
         taps__silence_seconds=silence_seconds,
@@ -67,6 +79,12 @@ def record(
     ranks: options.Ranks = None,
     engine_host: options.EngineHost = None,
     observer_dir: options.ObserverDir = None,
+    metrics_url: options.MetricsUrl = None,
+    metrics_seconds: options.MetricsSeconds = None,
+    otlp_http_port: options.OtlpHttpPort = None,
+    otlp_grpc_port: options.OtlpGrpcPort = None,
+    otlp_host: options.OtlpHost = None,
+    otlp_forward: options.OtlpForward = None,
     content_keys: options.ContentKeys = None,
     publisher: options.Publisher = None,
     silence_seconds: options.SilenceSeconds = None,
@@ -80,6 +98,12 @@ def record(
         taps__ranks=ranks,
         taps__engine_host=engine_host,
         taps__observer_dir=observer_dir,
+        taps__metrics_url=metrics_url,
+        taps__metrics_seconds=metrics_seconds,
+        taps__otlp_http_port=otlp_http_port,
+        taps__otlp_grpc_port=otlp_grpc_port,
+        taps__otlp_host=otlp_host,
+        taps__otlp_forward=otlp_forward,
         taps__content_keys=content_keys,
         taps__publisher=publisher,
         taps__silence_seconds=silence_seconds,
@@ -99,7 +123,7 @@ def record(
 
 
 def _need_a_tap(settings: Settings) -> None:
-    if not settings.taps.kv_events and settings.taps.observer_dir is None:
+    if not settings.taps.names_a_tap:
         raise SettingsError(
             "no tap is configured; name the engine's KV events (--kv-events ipc:///path) "
             "or the observer's directory (--observer-dir DIR)"

@@ -39,6 +39,23 @@ StateDir = Annotated[
 ObserverDir = Annotated[
     Path | None, typer.Option("--observer-dir", help="Directory of the observer's sockets.")
 ]
+MetricsUrl = Annotated[
+    str | None, typer.Option("--metrics-url", help="The engine's HTTP server, to be scraped.")
+]
+MetricsSeconds = Annotated[
+    float | None, typer.Option("--metrics-seconds", help="Time between two scrapes.")
+]
+OtlpHttpPort = Annotated[
+    int | None, typer.Option("--otlp-http-port", help="Port that takes spans over HTTP.")
+]
+OtlpGrpcPort = Annotated[
+    int | None, typer.Option("--otlp-grpc-port", help="Port that takes spans over gRPC.")
+]
+OtlpHost = Annotated[str | None, typer.Option("--otlp-host", help="Address to take spans on.")]
+OtlpForward = Annotated[
+    str | None,
+    typer.Option("--otlp-forward", help="Collector to pass spans on to.", metavar="URL"),
+]
 ContentKeys = Annotated[
     bool | None,
     typer.Option("--content-keys/--no-content-keys", help="Hash each block's tokens on arrival."),

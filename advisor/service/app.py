@@ -15,6 +15,7 @@ from kvready.advisor.service import problems
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
     Alive,
+    ContradictionModel,
     IngestStatus,
     InventoryStatus,
     PairModel,
@@ -156,5 +157,8 @@ def _status(sidecar: Sidecar) -> Status:
             written_bytes=recorder.recording.written_bytes,
             problem=recorder.recording.problem,
         ),
+        contradictions=[
+            ContradictionModel.of(found) for found in pipeline.outside.contradictions.found.values()
+        ],
         policies={policy: getattr(sidecar.settings.policies, policy) for policy in Policy},
     )

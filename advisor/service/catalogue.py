@@ -7,13 +7,16 @@ A metric of a level that no tap reaches is absent rather than zero: unknown is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from itertools import product
 
 import msgspec
 
+from kvready.advisor.backcasts import BackcastState
+from kvready.advisor.contradictions import Kind as Contradicts
 from kvready.advisor.ledger import PairState, Target
+from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
 from kvready.advisor.settings import Policy, PolicyMode
 from kvready.advisor.waits import WaitState
@@ -94,6 +97,7 @@ TAP = Label("tap", source=CONFIGURED)
 TARGET = Label("target", tuple(Target))
 SOURCE = Label("source", tuple(Tier))
 DESTINATION = Label("destination", tuple(Tier))
+BACKCAST_TARGET = Label("target", tuple(BackcastTarget))
 DELAY_HIT_STATES = ("in_queue", "in_flight")
 SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
 
@@ -127,6 +131,39 @@ OWN = (
              "Times that the recording ended early: a full disk, or its size limit."),
     _counter("process_cpu_seconds_total", "seconds", "CPU time that the sidecar has used."),
     _gauge("process_resident_memory_bytes", "bytes", "Memory that the sidecar holds."),
+)  # fmt: skip
+
+OUTSIDE = (
+    _gauge("contradictions", "", "1 while sources contradict each other in this way, else 0.",
+           Label("kind", tuple(Contradicts)), level=Level.METRICS),
+    _counter("scrapes_total", "scrapes", "Pages of the engine's metrics that were read.",
+             level=Level.METRICS),
+)  # fmt: skip
+
+REPORTED = tuple(
+    msgspec.structs.replace(metric, level=Level.REQUESTS)
+    for metric in (
+        _counter("reports_total", "requests", "Requests that a tap told of once they had ended."),
+        _counter("reports_late_total", "requests",
+                 "Of those, told too late for the model of backcasts to learn from."),
+        _gauge("reports_held", "requests",
+               "Reports that wait until all that ended before them should have come."),
+        _counter("backcasts_total", "requests",
+                 "Reported requests by what became of their backcast; never part of forecasts.",
+                 BACKCAST_TARGET, Label("state", tuple(BackcastState))),
+        _counter("backcast_bad_total", "requests",
+                 "Backcasts that were off by more than a factor of two.", BACKCAST_TARGET),
+        _counter("backcast_covered_total", "requests",
+                 "Backcasts whose interval held the outcome.", BACKCAST_TARGET),
+        _counter("forwarded_exports_total", "exports",
+                 "Exports of spans passed on to the collector downstream."),
+        _counter("forward_dropped_exports_total", "exports",
+                 "Exports of spans that could not be passed on."),
+        _counter("clock_steps_total", "steps", "Times that the wall clock was stepped."),
+        _gauge("clock_error_seconds", "seconds",
+               "Scatter of the map from wall to monotonic time; absent before the first second.",
+               sparse=True),
+    )
 )  # fmt: skip
 
 EVENTS = tuple(
@@ -214,13 +251,13 @@ OBSERVED = tuple(
     )
 )  # fmt: skip
 
-CATALOGUE: tuple[Metric, ...] = OWN + EVENTS + OBSERVED
+CATALOGUE: tuple[Metric, ...] = OWN + OUTSIDE + EVENTS + REPORTED + OBSERVED
 MAX_CHILDREN = 2_000
 
 
-def reachable(level: Level) -> tuple[Metric, ...]:
-    """The metrics that exist when taps reach `level`."""
-    return tuple(metric for metric in CATALOGUE if metric.level is None or metric.level <= level)
+def reachable(levels: Collection[Level]) -> tuple[Metric, ...]:
+    """The metrics that exist when there are taps of these levels."""
+    return tuple(metric for metric in CATALOGUE if metric.level is None or metric.level in levels)
 
 
 def by_name() -> Mapping[str, Metric]:

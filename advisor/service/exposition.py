@@ -40,11 +40,11 @@ class Exposition:
 
 
 def families(snapshot: Snapshot) -> list[Family]:
-    """Every metric that exists at the snapshot's level, each child given or zero."""
+    """Every metric that exists with the snapshot's taps, each child given or zero."""
     unknown = (set(snapshot.values) | set(snapshot.histograms)) - set(by_name())
     if unknown:
         raise KeyError(f"not in the catalogue: {sorted(unknown)}")
-    return [_family(metric, snapshot) for metric in reachable(snapshot.level)]
+    return [_family(metric, snapshot) for metric in reachable(snapshot.levels)]
 
 
 def _family(metric: Metric, snapshot: Snapshot) -> Family:

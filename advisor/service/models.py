@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from kvready.advisor.contradictions import Contradiction, Kind
 from kvready.advisor.ledger import Pair, PairState, Target
 from kvready.advisor.settings import Policy, PolicyMode
 from kvready.collectors.collector import Coverage
@@ -91,6 +92,27 @@ class InventoryStatus(BaseModel):
     live_blocks: dict[Tier, int]
 
 
+class ContradictionModel(BaseModel):
+    """Two sources that cannot both be right, with the evidence."""
+
+    kind: Kind
+    evidence: str
+    active: bool = Field(description="Whether it held at the last scrape.")
+    since_seconds: float
+    last_seconds: float
+
+    @classmethod
+    def of(cls, found: Contradiction) -> ContradictionModel:
+        """A contradiction as the API shows it."""
+        return cls(
+            kind=found.kind,
+            evidence=found.evidence,
+            active=found.active,
+            since_seconds=found.since_seconds,
+            last_seconds=found.last_seconds,
+        )
+
+
 class Status(BaseModel):
     """What runs, what it sees, and how far it goes."""
 
@@ -102,6 +124,7 @@ class Status(BaseModel):
     inventory: InventoryStatus
     ingest: IngestStatus
     recording: RecordingStatus
+    contradictions: list[ContradictionModel]
     policies: dict[Policy, PolicyMode]
 
 

@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from kvready.advisor.report import CellScore, Hits, Report
-from kvready.advisor.report_text import format_seconds
+from kvready.advisor.report import BackcastScore, CellScore, Hits, Report
+from kvready.advisor.report_text import backcast_figures, backcast_states, format_seconds
 from kvready.advisor.service.models import Status
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
@@ -43,6 +43,7 @@ def render_page(status: Status, report: Report) -> str:
         _section("Hits, in prompt tokens", _hits(report.hits)),
         _section("Predicted against actual", _cells(report.cells), wide=True),
         _section("Copies between tiers", _movements(report)),
+        *_outside(report),
         _section("Taps", _taps(status)),
         _section("Conditions", _conditions(report.conditions), wide=True),
     ]
@@ -61,9 +62,44 @@ def _badges(status: Status, report: Report) -> str:
         for tap, state in report.taps.items()
         if state not in (TapState.LIVE, TapState.CLOSED)
     ]
+    if active := [one for one in report.contradictions if one.active]:
+        badges.append(f'<span class="badge bad">{len(active)} contradictions</span>')
     if status.recording.problem:
         badges.append(f'<span class="badge bad">{escape(status.recording.problem)}</span>')
     return " ".join(badges)
+
+
+def _outside(report: Report) -> list[str]:
+    """Sections that are there only where taps outside the engine told something."""
+    sections = []
+    if report.contradictions:
+        sections.append(_section("Contradictions", _contradictions(report), wide=True))
+    if report.backcasts:
+        title = "Backcasts, from reports alone; never forecasts"
+        sections.append(_section(title, _backcasts(report.backcasts), wide=True))
+    return sections
+
+
+def _contradictions(report: Report) -> str:
+    rows = [
+        [
+            f'<span class="{"bad" if one.active else "dim"}">'
+            f"{escape(one.kind.replace('_', ' '))}</span>",
+            "now" if one.active else "earlier",
+            escape(one.evidence),
+        ]
+        for one in report.contradictions
+    ]
+    return _table(["kind", "when", "evidence"], rows, text_columns=3)
+
+
+def _backcasts(scores: Sequence[BackcastScore]) -> str:
+    rows = [
+        [escape(score.target), escape(backcast_states(score)), *backcast_figures(score)]
+        for score in scores
+    ]
+    heads = ["target", "requests", "actual p50", "signed error p50", "covered", "bad"]
+    return _table(heads, rows, text_columns=2)
 
 
 def _section(title: str, body: str, wide: bool = False) -> str:
@@ -98,7 +134,7 @@ def _taps(status: Status) -> str:
     if status.replayed:
         return f'<p class="dim">None: this is {escape(status.replayed)}, replayed.</p>'
     if not status.taps:
-        return '<p class="bad">None is configured: set kv_events or observer_dir.</p>'
+        return '<p class="bad">None is configured; see `kvready serve --help`.</p>'
     rows = [
         [
             escape(tap.tap),

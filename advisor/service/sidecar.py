@@ -24,6 +24,8 @@ from kvready.advisor.service.taps import Tap
 from kvready.advisor.settings import Settings
 from kvready.collectors.collector import Collector, Coverage, Level
 from kvready.collectors.errors import ServiceError
+from kvready.collectors.otlp import OtlpTap
+from kvready.collectors.otlp_forward import Forwarder
 from kvready.collectors.recorder import Recorder, Writer
 from kvready.collectors.records import Ingested, TapState
 
@@ -151,11 +153,15 @@ class Sidecar:
 
     @property
     def level(self) -> Level:
-        """How deep the configured taps see; a recording is taken to hold all."""
+        """How deep the configured taps see."""
+        return max(self.levels, default=Level.METRICS)
+
+    @property
+    def levels(self) -> frozenset[Level]:
+        """All levels of which there is a tap; a recording is taken to hold all."""
         if self.replayed:
-            return Level.OBSERVER
-        levels = (collector.coverage().level for collector in self.collectors)
-        return max(levels, default=Level.METRICS)
+            return frozenset(Level)
+        return frozenset(collector.coverage().level for collector in self.collectors)
 
     def take_snapshot(self) -> Snapshot:
         """All metrics' values at one moment. Any thread may call."""
@@ -164,7 +170,7 @@ class Sidecar:
     def _snapshot(self) -> Snapshot:
         coverages = self.coverages()
         return Snapshot(
-            level=self.level,
+            levels=self.levels,
             taps=tuple(c.tap for c in coverages),
             values={
                 **snapshot.own_values(
@@ -176,10 +182,15 @@ class Sidecar:
                     time.monotonic(),
                 ),
                 **snapshot.pipeline_values(self.pipeline),
+                **snapshot.outside_values(self.pipeline, self._forwarders()),
                 **snapshot.forecast_values(self.pipeline, self.tally),
             },
             histograms=snapshot.error_histograms(self.tally),
         )
+
+    def _forwarders(self) -> list[Forwarder]:
+        taps = (collector for collector in self.collectors if isinstance(collector, OtlpTap))
+        return [tap.forwarder for tap in taps if tap.forwarder is not None]
 
     def _tap_loop(self, collector: Collector) -> None:
         while not self._stopping.is_set():

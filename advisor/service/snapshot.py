@@ -6,7 +6,7 @@ Runs in the ingest thread between two records, so that every value belongs to th
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvready.advisor.pipeline import Pipeline
     from kvready.advisor.service.intake import Intake
     from kvready.advisor.service.tally import PairTally
+    from kvready.collectors.otlp_forward import Forwarder
     from kvready.collectors.recorder import Recorder
 
 Children = Mapping[tuple[str, ...], float]
@@ -38,7 +39,7 @@ class Histogram(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """All values. A child that is not named is zero, or absent where the catalogue says so."""
 
-    level: Level
+    levels: frozenset[Level]
     taps: tuple[str, ...]
     values: dict[str, Children]
     histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
@@ -127,6 +128,32 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         identity = (engine.engine, engine.engine_version, engine.model, str(engine.overlap))
         values["engine_info"] = {identity: 1}
     return _named(values)
+
+
+def outside_values(pipeline: Pipeline, forwarders: Iterable[Forwarder]) -> dict[str, Children]:
+    """What taps outside the engine told."""
+    outside = pipeline.outside
+    backcaster = outside.backcaster
+    passing = list(forwarders)
+    error_seconds = outside.clock.error_seconds
+    return _named(
+        {
+            "contradictions": {(one.kind,): 1 for one in outside.contradictions.active},
+            "scrapes_total": {(): outside.scrapes},
+            "reports_total": {(): outside.reports},
+            "reports_late_total": {(): backcaster.late},
+            "reports_held": {(): backcaster.held},
+            "backcasts_total": {
+                (target, state): count for (target, state), count in backcaster.counts.items()
+            },
+            "backcast_bad_total": {(t,): count for t, count in backcaster.bad.items()},
+            "backcast_covered_total": {(t,): count for t, count in backcaster.covered.items()},
+            "forwarded_exports_total": {(): sum(one.sent for one in passing)},
+            "forward_dropped_exports_total": {(): sum(one.dropped for one in passing)},
+            "clock_steps_total": {(): outside.clock.steps},
+            "clock_error_seconds": {} if error_seconds is None else {(): error_seconds},
+        }
+    )
 
 
 def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]:

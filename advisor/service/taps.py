@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from kvready.advisor.outside import METRICS_TAP, SPANS_TAP
 from kvready.advisor.service.replay_memory import ReplayMemory, state_directory
-from kvready.advisor.settings import TapSettings
+from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.collector import Collector
 from kvready.collectors.kv_events import KvEventTap
+from kvready.collectors.metrics_tap import MetricsTap
 from kvready.collectors.observer_tap import ObserverTap
+from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.rank_sources import rank_source
 
 OBSERVER_TAP = "observer"
@@ -54,4 +57,28 @@ def build_taps(settings: TapSettings) -> list[Tap]:
                 f"KVREADY_OBSERVER={settings.observer_dir}",
             )
         )
+    return taps + _outside_taps(settings)
+
+
+def _outside_taps(settings: TapSettings) -> list[Tap]:
+    """Those that need no restart of the engine, or tell of a request once it has ended."""
+    taps: list[Tap] = []
+    if settings.metrics_url is not None:
+        url = settings.metrics_url
+        advice = f"that the engine's HTTP server answers at {url}/metrics"
+        taps.append(Tap(MetricsTap(METRICS_TAP, url, settings.metrics_seconds), advice))
+    http_port, grpc_port = settings.otlp_http_port, settings.otlp_grpc_port
+    if http_port is not None or grpc_port is not None:
+        host = settings.otlp_host
+        collector = OtlpTap(SPANS_TAP, http_port, grpc_port, settings.otlp_forward, host)
+        where = (
+            f"grpc://{host}:{grpc_port}" if grpc_port else f"http://{host}:{http_port}/v1/traces"
+        )
+        advice = (
+            "that the engine runs, has finished a request, and was started with "
+            f"--otlp-traces-endpoint {where}"
+        )
+        if not grpc_port:
+            advice += " and OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"
+        taps.append(Tap(collector, advice))
     return taps
