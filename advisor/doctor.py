@@ -86,7 +86,8 @@ def _rows(evidence: Evidence) -> Iterator[CoverageRow]:
     for rank, engine in sorted(page.engines.items()) if page is not None else ():
         yield CoverageRow(METRICS_TAP, rank, "live", {t: _counted(engine, t) for t in Tier})
     for tap in (*evidence.kv_taps, *evidence.observer_taps):
-        yield CoverageRow(tap.tap, tap.rank, _state(tap), {t: _seen(tap, t) for t in Tier})
+        state = _state(tap, tap in evidence.observer_taps)
+        yield CoverageRow(tap.tap, tap.rank, state, {t: _seen(tap, t) for t in Tier})
 
 
 def _counted(engine: EngineReading, tier: Tier) -> str:
@@ -103,5 +104,9 @@ def _seen(tap: TapEvidence, tier: Tier) -> str:
     return f"{count:,}" if count else "nothing"
 
 
-def _state(tap: TapEvidence) -> str:
-    return "cannot open" if tap.coverage is None else tap.coverage.state.value
+def _state(tap: TapEvidence, is_observer: bool) -> str:
+    if tap.coverage is None:
+        return "cannot open"
+    if is_observer and not tap.coverage.messages:
+        return "nothing yet"  # it shows itself by its first message
+    return tap.coverage.state.value

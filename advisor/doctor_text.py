@@ -39,8 +39,10 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
         console.print(Text("\nNothing found.", style="green"))
     if found.notes:
         console.print(Text("\nGood to know", style="bold"))
+        notes = Table.grid(padding=(0, 2))
         for note in found.notes:
-            console.print(Text.assemble((f"{note.id}  ", "dim"), note.what))
+            notes.add_row(Text(note.id, style="dim"), note.what)
+        console.print(notes)
     step = found.next_level
     if step is not None:
         console.print(
@@ -68,9 +70,9 @@ def _finding(finding: Finding, console: Console) -> None:
     style = STYLE[finding.severity]
     console.print(Text.assemble((f"{finding.severity} ", style), (finding.id, "bold")))
     console.print(f"  {finding.what}", highlight=False)
-    for name, text in (
-        ("evidence", finding.evidence),
-        ("cost", finding.cost),
-        ("change", finding.fix),
-    ):
-        console.print(Text.assemble((f"  {name:<9}", "dim"), text), soft_wrap=name == "change")
+    parts = Table.grid(padding=(0, 0, 0, 2))
+    parts.add_row(Text("evidence", style="dim"), finding.evidence)
+    parts.add_row(Text("cost", style="dim"), finding.cost)
+    console.print(parts)
+    # Not in the table: a flag must survive being copied.
+    console.print(Text.assemble(("  change    ", "dim"), finding.fix), soft_wrap=True)

@@ -93,7 +93,7 @@ def _advice(look: Look, console: Console) -> None:
         console.print(change.change, style="green", soft_wrap=True, highlight=False)
         for name, text in (("because", change.because), ("adds", change.adds)):
             if text:
-                console.print(Text.assemble((f"  {name}  ", "dim"), text))
+                console.print(Text.assemble((f"  {name:<9}", "dim"), text), soft_wrap=True)
     step = look.next_level
     console.print(_heading("Seen from here", f"level {look.level or 'none'}"))
     if step is None:
@@ -102,7 +102,7 @@ def _advice(look: Look, console: Console) -> None:
     console.print(f"Level {step.level} would add: {step.adds}.")
     if change is None or change.change != step.change:
         console.print(f"  {step.change}", soft_wrap=True, highlight=False)
-    console.print(Text.assemble(("  risk  ", "dim"), step.risk))
+    console.print(Text.assemble(("  risk  ", "dim"), step.risk), soft_wrap=True)
 
 
 def _heading(title: str, note: str = "") -> Text:
