@@ -130,8 +130,7 @@ class KvEventTap:
                 sink(record, received_seconds, name)
             self._records += len(decoded.records)
         if decoded.lost is not None:
-            self.gate.lose(sequence, decoded.lost)
-            self._flush_news()
+            self._on_status(self.gate.lose(sequence, decoded.lost), received_seconds)
 
     def _on_status(self, status: TapStatus, received_seconds: float) -> None:
         if status.event is TapEvent.EPOCH:
@@ -154,7 +153,7 @@ class KvEventTap:
         self._on_status(status, time.monotonic())
 
     def _flush_news(self) -> None:
-        """Pass on news that came up while a message was being read."""
+        """Pass on the news that is left when nothing is delivered any more."""
         actions = self.gate.actions
         for _ in range(len(actions)):
             action = actions.popleft()

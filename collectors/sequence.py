@@ -95,6 +95,7 @@ class SequenceGate:
         self._steady = True  # nothing missing, nothing doubted
         self._doubted = False  # the engine may have restarted: its last message must match ours
         self._behind = False  # there may be history that no live message has pointed to
+        self._owed = False  # there is such history for certain, and we hold none of it
         self._anchored = False  # something was delivered in this epoch
         self._top = -1  # highest sequence held or delivered out of the steady path
         self._held: dict[int, tuple[bytes, float, int]] = {}  # payload, receive time, source
@@ -143,6 +144,7 @@ class SequenceGate:
         self._held.clear()
         self._held_bytes = 0
         self._top = -1
+        self._owed = False
         if self._anchored and self._can_replay:
             self._doubted = True
             self._steady = False
@@ -188,6 +190,8 @@ class SequenceGate:
         if replay.first is None and self._anchored and not self._held:
             # The engine we knew would at least repeat the last message it sent.
             self._restart("the engine does not remember its last message", whole=replay.start == 0)
+        elif replay.first is None and self._owed and not self._held:
+            self._give_up("the engine's replay buffer does not hold what it has published")
         elif replay.messages <= TRUSTED_ROUND_MESSAGES:
             self._behind = False
         self._end_round(replay, now, ended=True)
@@ -200,10 +204,13 @@ class SequenceGate:
         if not self._steady and self._round is None and self._connected:
             self._ask(now)
 
-    def lose(self, sequence: int, reason: str) -> None:
-        """A delivered message could not be read whole: what it removed is not known."""
+    def lose(self, sequence: int, reason: str) -> TapStatus:
+        """A delivered message could not be read whole: what it removed is not known.
+
+        The news is for now, ahead of all that waits in `actions`.
+        """
         self.partial = True
-        self._report(TapEvent.DECODE_ERROR, sequence, sequence, 1, reason)
+        return self._status(TapEvent.DECODE_ERROR, sequence, sequence, 1, reason)
 
     def _irregular(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
         highest = self.highest
@@ -263,12 +270,14 @@ class SequenceGate:
             self._passed = 0
             self._report(TapEvent.HEALED)
 
-    def _deliver_run(self) -> None:
+    def _deliver_run(self, *, behind_a_hole: bool = False) -> None:
         while (entry := self._held.pop(self.expected, None)) is not None:
             payload, received, source = entry
-            if self._from_before(self.expected, source):
+            if not behind_a_hole and self._from_before(self.expected, source):
                 self._restart("a message held back is older than the one before it", whole=False)
+                self._owed = True
                 return
+            behind_a_hole = False
             self._last_source = source
             self._held_bytes -= len(payload)
             self.actions.append(Deliver(self.expected, payload, received))
@@ -328,7 +337,7 @@ class SequenceGate:
         self._report_drop(reason)
         while self._held:
             self.expected = min(self._held)
-            self._deliver_run()
+            self._deliver_run(behind_a_hole=True)
             if below is not None and self.expected >= below:
                 break
             if self._held:
@@ -358,6 +367,7 @@ class SequenceGate:
         self._anchored = False
         self._doubted = False
         self._behind = not whole and self._can_replay
+        self._owed = False
         self._steady = not self._behind
         self.partial = not whole and not self._can_replay
         self._passed = 0
@@ -372,16 +382,11 @@ class SequenceGate:
         count: int = 0,
         detail: str = "",
     ) -> None:
-        self.actions.append(
-            TapStatus(
-                self.tap,
-                self.rank,
-                event,
-                self.state,
-                self.epoch,
-                first_missing,
-                last_missing,
-                count,
-                detail,
-            )
+        self.actions.append(self._status(event, first_missing, last_missing, count, detail))
+
+    def _status(
+        self, event: TapEvent, first: int | None, last: int | None, count: int, detail: str
+    ) -> TapStatus:
+        return TapStatus(
+            self.tap, self.rank, event, self.state, self.epoch, first, last, count, detail
         )

@@ -147,7 +147,7 @@ class SmallEngine:
         return [removed | {"group_idx": 0}]
 
     def _offload_chunk(self) -> list[dict[str, Any]]:
-        """Self-describing: all blocks of a chunk at once. Two chunks may share their first block."""
+        """Self-describing: all blocks of a chunk at once; two chunks may share their first."""
         first = FIRST_CHUNKED + 10 * self._random.randint(0, 3)
         chunk = (first, first + self._random.randint(1, 2))
         if chunk in self._chunks:

@@ -255,7 +255,7 @@ def test_while_something_is_missing_the_state_is_degraded_and_nothing_overtakes(
 
 
 def test_without_a_replay_endpoint_a_gap_drops_what_was_known_and_goes_on() -> None:
-    rehearsal = Rehearsal(4, can_replay=False)
+    rehearsal = Rehearsal(41, can_replay=False)
     for _ in range(5):
         rehearsal.arrive(rehearsal.publish())
     before = rehearsal.inventory.live_blocks(Tier.HBM)
