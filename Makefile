@@ -104,7 +104,7 @@ bench: setup ## benchmarks beside their rivals, as ratios, into build/bench.json
 	@$(BIN)/python -m tests.bench
 
 bench-engine: setup engine ## what being watched costs a real engine (about 20 minutes)
-	@$(BIN)/python tests/engine/bench_attached.py
+	@$(BIN)/python -m tests.bench engine
 
 fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" --timeout 3600

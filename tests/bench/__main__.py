@@ -1,7 +1,8 @@
-"""All benches in one run, each figure beside its rival: `build/bench.json` and a table.
+"""Benches in one run, each figure beside its rival: `build/bench.json` and a table.
 
-Run as `make bench`. Every row is {name, value, unit, beside, ratio, conditions}; ratios compare
-what ran side by side, since absolute figures of shared machines do not carry over.
+`make bench` runs what needs no engine, `make bench-engine` what does; each keeps the other's rows.
+Every row is {name, value, unit, beside, ratio, conditions}; ratios compare what ran side by side,
+since absolute figures of shared machines do not carry over.
 """
 
 from __future__ import annotations
@@ -9,27 +10,37 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.bench import inventory, tap
+from tests.engine import bench_attached
 from tests.engine.bench_observer import observer_step_seconds
 
 OUTPUT = Path("build/bench.json")
+ENGINE_PYTHON = Path("build/engine/bin/python")
+MODEL = Path("build/models/kv-heavy")
 OBSERVER_WAITING = 128
 OBSERVER_BUDGET_SECONDS = 100e-6
 
 Row = dict[str, Any]
 
 
-def rows() -> Iterator[Row]:
-    """Every figure, as it is measured."""
+def rows_without_engine() -> Iterator[Row]:
+    """Every figure that needs no engine, as it is measured."""
     for events_per_message in tap.EVENTS_PER_MESSAGE:
         yield from tap.tap_rows(events_per_message)
     yield observer_row()
     yield inventory.memory_row()
     yield inventory.prefix_row()
+
+
+def rows_with_engine(levels: list[str]) -> Iterator[Row]:
+    """What being watched costs an engine, level by level."""
+    for level in levels or list(bench_attached.BUDGET_RATIO):
+        yield from bench_attached.attached_rows(ENGINE_PYTHON, MODEL, level)
 
 
 def observer_row() -> Row:
@@ -62,16 +73,19 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a line per figure, write them all."""
-    measured = []
-    for row in rows():
+    with_engine = sys.argv[1:2] == ["engine"]
+    measured = {}
+    for row in rows_with_engine(sys.argv[2:]) if with_engine else rows_without_engine():
         print(
             f"{row['name']:<44} {row['value']:>14,} {row['unit']:<9} "
             f"beside {row['beside']:>14,}   ratio {row['ratio']}",
             flush=True,
         )
-        measured.append(row)
+        measured[row["name"]] = row
+    kept = json.loads(OUTPUT.read_text())["rows"] if OUTPUT.exists() else []
+    rows = [row for row in kept if row["name"] not in measured] + list(measured.values())
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps({"machine": machine(), "rows": measured}, indent=1) + "\n")
+    OUTPUT.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
     print(f"written to {OUTPUT}")
 
 

@@ -1,13 +1,13 @@
 """What being watched costs a real engine: CPU seconds per request, attached over detached.
 
-Two engines with the same model stand side by side, one bare and one with the level's settings and
-a sidecar attached. They take turns at the same load, never at once, so that both see the same
-machine; the figure is the mean of the paired log ratios with a 90 % interval (Student's t).
+Engines run one at a time, bare and watched in turns, each started afresh: side by side, two engines
+of one machine are pinned to different company and an engine beside its own twin already differs by
+ten percent. The figure is the mean of the paired log ratios with a 90 % interval (Student's t); the
+placebo, bare over bare, must cover 1 or the others mean nothing.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "examples" / "vllm")]
@@ -27,11 +27,12 @@ sys.path += [str(ROOT / "examples" / "vllm")]
 import load  # noqa: E402
 from engine import STOCK_SCHEDULER, Engine, free_port  # noqa: E402
 
-ROUNDS = 6
-WARM_UP_ROUNDS = 1
-# Upper 5 % point of Student's t with ROUNDS - 1 = 5 degrees of freedom.
-T_QUANTILE = 2.015
-BUDGET_RATIO = {"l1": 1.01, "l2": 1.01, "l3": 1.03}
+PAIRS = 4
+TURNS_PER_LIFE = 2
+# Upper 5 % point of Student's t with PAIRS - 1 = 3 degrees of freedom.
+T_QUANTILE = 2.353
+PLACEBO = "placebo"
+BUDGET_RATIO = {PLACEBO: 1.0, "l1": 1.01, "l2": 1.01, "l3": 1.03}
 SETTLE_SECONDS = 2.0
 
 Row = dict[str, Any]
@@ -50,70 +51,81 @@ def cpu_seconds(session: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def bare_engine(python: Path, model: Path) -> Engine:
-    """An engine as if kvready did not exist: no events, no observer; the host tier is the same."""
+def engine_for(python: Path, model: Path, level: str) -> Engine:
+    """An engine with what this level asks for; the placebo's is bare. The host tier is the same."""
+    if level == "l3":
+        return Engine(python, model)
     return Engine(
-        python, model, scheduler_class=STOCK_SCHEDULER, observe=False, publish_kv_events=False
+        python,
+        model,
+        scheduler_class=STOCK_SCHEDULER,
+        observe=False,
+        publish_kv_events=level != PLACEBO,
     )
 
 
-def watched_engine(python: Path, model: Path, level: str) -> Engine:
-    """An engine with what this level asks for."""
-    if level == "l3":
-        return Engine(python, model)
-    return Engine(python, model, scheduler_class=STOCK_SCHEDULER, observe=False)
-
-
 @contextmanager
-def sidecar(engine: Engine, level: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`kvready serve` attached at this level."""
+def sidecar(engine: Engine, level: str) -> Iterator[int | None]:
+    """`kvready serve` attached at this level; its process id, None for the placebo."""
+    if level == PLACEBO:
+        yield None
+        return
     command = [sys.executable, "-m", "kvready.advisor.cli", "serve", "--port", str(free_port())]
     command += ["--kv-events", engine.kv_events_endpoint, "--replay", engine.kv_replay_endpoint]
     if level == "l3":
         command += ["--observer-dir", str(engine.observer_folder)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        yield process
+        yield process.pid
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
 
 
-def one_turn(engine: Engine, shape: load.LoadShape) -> float:
-    """CPU seconds per request of one load, backups behind it included."""
-    before = cpu_seconds(engine.pid)
-    answers = load.run(engine.url, engine.model.name, shape)
-    time.sleep(SETTLE_SECONDS)
-    if any(answer.error for answer in answers):
-        raise RuntimeError("requests failed while the engine was timed: no figure")
-    return (cpu_seconds(engine.pid) - before) / len(answers)
+class Life(NamedTuple):
+    """CPU seconds per request of one engine's life, and of what was attached to it."""
+
+    engine_seconds: float
+    sidecar_seconds: float
+
+
+def one_life(python: Path, model: Path, level: str, seed: int) -> Life:
+    """An engine from start to stop under the same load; the first turn warms it up."""
+    # As fast as the engine goes, so that idling counts little.
+    shape = replace(load.SHAPES["small"], requests_per_second=20.0, abort_share=0.0)
+    with engine_for(python, model, level) as engine, sidecar(engine, level) as watcher:
+        requests = 0
+        for turn in range(1 + TURNS_PER_LIFE):
+            if turn == 1:
+                engine_before = cpu_seconds(engine.pid)
+                sidecar_before = cpu_seconds(watcher) if watcher else 0.0
+            answers = load.run(engine.url, model.name, replace(shape, seed=seed + turn))
+            time.sleep(SETTLE_SECONDS)
+            if any(answer.error for answer in answers):
+                raise RuntimeError("requests failed while the engine was timed: no figure")
+            requests += len(answers) if turn else 0
+        return Life(
+            (cpu_seconds(engine.pid) - engine_before) / requests,
+            ((cpu_seconds(watcher) if watcher else 0.0) - sidecar_before) / requests,
+        )
 
 
 def attached_rows(python: Path, model: Path, level: str) -> list[Row]:
-    """The level's ratio; at level 3 also what the sidecar itself takes."""
-    # As fast as the engine goes, so that idling counts little.
-    shape = replace(load.SHAPES["small"], requests_per_second=20.0, abort_share=0.0)
-    ratios, sidecar_seconds, requests = [], 0.0, 0
-    with (
-        bare_engine(python, model) as bare,
-        watched_engine(python, model, level) as watched,
-        sidecar(watched, level) as process,
-    ):
-        for turn in range(WARM_UP_ROUNDS + ROUNDS):
-            seeded = replace(shape, seed=100 + turn)
-            order = (bare, watched) if turn % 2 else (watched, bare)
-            sidecar_before = cpu_seconds(process.pid)
-            spent = {engine.pid: one_turn(engine, seeded) for engine in order}
-            if turn >= WARM_UP_ROUNDS:
-                ratios.append(math.log(spent[watched.pid] / spent[bare.pid]))
-                sidecar_seconds += cpu_seconds(process.pid) - sidecar_before
-                requests += seeded.requests
+    """The level's ratio, and what the sidecar itself takes."""
+    ratios, sidecar_seconds = [], []
+    for pair in range(PAIRS):
+        seed = 100 * (pair + 1)
+        order = (PLACEBO, level) if pair % 2 else (level, PLACEBO)
+        first, second = (one_life(python, model, which, seed) for which in order)
+        bare, watched = (first, second) if pair % 2 else (second, first)
+        ratios.append(math.log(watched.engine_seconds / bare.engine_seconds))
+        sidecar_seconds.append(watched.sidecar_seconds)
     mean = statistics.fmean(ratios)
-    half = T_QUANTILE * statistics.stdev(ratios) / math.sqrt(len(ratios))
+    half = T_QUANTILE * statistics.stdev(ratios) / math.sqrt(PAIRS)
     conditions = {
         "model": model.name,
-        "requests_per_turn": shape.requests,
-        "rounds": ROUNDS,
+        "pairs": PAIRS,
+        "requests_per_life": TURNS_PER_LIFE * load.SHAPES["small"].requests,
         "beside": "the same engine without events and observer, in turns",
         "interval_90": [round(math.exp(mean - half), 4), round(math.exp(mean + half), 4)],
         "fails": math.exp(mean - half) > BUDGET_RATIO[level],
@@ -129,27 +141,15 @@ def attached_rows(python: Path, model: Path, level: str) -> list[Row]:
             "conditions": conditions,
         }
     ]
-    if level == "l3":
+    if level != PLACEBO:
         rows.append(
             {
-                "name": "sidecar_cpu_seconds_per_1000_requests",
-                "value": round(1000 * sidecar_seconds / requests, 2),
+                "name": f"sidecar_cpu_seconds_per_1000_requests_{level}",
+                "value": round(1000 * statistics.fmean(sidecar_seconds), 2),
                 "unit": "s",
                 "beside": 0,
                 "ratio": 0,
-                "conditions": conditions | {"beside": "nothing"},
+                "conditions": {**conditions, "beside": "nothing"},
             }
         )
     return rows
-
-
-def main() -> None:
-    """Print every row; `build/engine` and `build/models` must be there (`make engine`)."""
-    python = ROOT / "build" / "engine" / "bin" / "python"
-    for level in sys.argv[1:] or ["l1", "l2", "l3"]:
-        for row in attached_rows(python, ROOT / "build" / "models" / "kv-heavy", level):
-            print(json.dumps(row), flush=True)
-
-
-if __name__ == "__main__":
-    main()
