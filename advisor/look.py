@@ -86,6 +86,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     ready_share: float | None
     held: float | None  # requests held while their blocks were on the way
     held_seconds: float | None
+    block_life_p50: Quantile | None  # of sampled blocks that were evicted meanwhile
     ttft_p50: Quantile | None
     ttft_p95: Quantile | None
     refused: tuple[Refused, ...]
@@ -110,6 +111,7 @@ def look(
     prompt = _prompt(first, last, seconds) if whole else ()
     ttft = histogram_increment(first, last, lambda e: e.ttft_seconds) if whole else None
     held = histogram_increment(first, last, lambda e: e.lookup_held_seconds) if whole else None
+    lives = histogram_increment(first, last, lambda e: e.block_lifetime_seconds) if whole else None
     loads = _copies(first, last, "load") if whole else None
     fetching = _stages(shots)
     requests = None if ttft is None else ttft.count
@@ -139,6 +141,7 @@ def look(
         ready_share=_ready_share(fetching),
         held=None if held is None else held.count,
         held_seconds=None if held is None else held.total,
+        block_life_p50=None if lives is None else quantile(lives, 0.5),
         ttft_p50=None if ttft is None else quantile(ttft, 0.5),
         ttft_p95=None if ttft is None else quantile(ttft, 0.95),
         refused=last.refused,

@@ -70,6 +70,8 @@ def _traffic(look: Look, console: Console) -> None:
         rows.add_row(
             "held", f"{look.held:,.0f} requests, {each} each: their blocks were on the way already"
         )
+    if look.block_life_p50 is not None:
+        rows.add_row("blocks stay", f"{_quantile(look.block_life_p50)} in HBM, the median evicted")
     console.print(rows)
     console.print(_heading("Requests"))
     rows = Table.grid(padding=(0, 2))

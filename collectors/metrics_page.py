@@ -89,7 +89,6 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
     store_bytes: Reading
     store_seconds: Reading
     preemptions: Reading
-    external_queries: Reading
     ttft_seconds: Histogram | None
     queue_seconds: Histogram | None
     lookup_held_seconds: Histogram | None  # requests held while their blocks were on the way
@@ -231,7 +230,6 @@ def _engine(index: int, lines: _Lines) -> EngineReading:
         store_bytes=lines.counter("kv_offload_store_bytes"),
         store_seconds=lines.counter("kv_offload_store_time"),
         preemptions=lines.counter("num_preemptions"),
-        external_queries=lines.counter("external_prefix_cache_queries"),
         ttft_seconds=lines.histogram("time_to_first_token_seconds"),
         queue_seconds=lines.histogram("request_queue_time_seconds"),
         lookup_held_seconds=lines.histogram("kv_offload_lookup_async_delay_seconds"),

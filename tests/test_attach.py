@@ -43,6 +43,19 @@ def test_every_tap_that_the_engine_offers_is_attached(short_dir: Path, free_port
     assert engine.replay_requests
 
 
+def test_an_engine_started_with_nothing_is_watched_by_its_metrics(free_port: int) -> None:
+    with (
+        EngineHttp(OFFLOAD, version="0.24.0") as server,
+        serving("attach", server.url, port=free_port) as served,
+    ):
+        served.wait_for(lambda: taps_of(served).get("metrics") == "live")
+        assert set(taps_of(served)) == {"metrics"}
+        code, said = served.end()
+    assert code == 0, said
+    assert "0.24.0 does not tell whether it publishes KV events" in said
+    assert "any single request" in said
+
+
 def test_the_next_level_is_said_with_its_flag(short_dir: Path, free_port: int) -> None:
     with Publisher(short_dir) as engine:
         sources = {"0": kv_source(engine.events)}
