@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from kvready.collectors.otlp_exchange import MAX_EXPORT_BYTES, Exchange, Export, Refusal
@@ -20,8 +21,11 @@ SAY_PROTOBUF = "set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"
 MESSAGE_FIELD = 0x12  # field 2 of google.rpc.Status, a string
 
 
-class OtlpHttpServer(ThreadingHTTPServer):
-    """Serves one Exchange until closed."""
+class OtlpHttpServer(ThreadingTCPServer):
+    """Serves one Exchange until closed.
+
+    Not `http.server`'s own server, which asks the network for this host's name when it binds.
+    """
 
     daemon_threads = True
     allow_reuse_address = True

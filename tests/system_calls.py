@@ -18,6 +18,7 @@ _CALL = re.compile(r"^(?P<pid>\d+) +(?P<name>\w+)\((?P<rest>.*)$")
 _SOCKET = re.compile(r"^\d+<(?P<kind>[\w-]+):\[(?P<inode>[^\]]*)\]>")
 _PATH = re.compile(r'sun_path=(?P<at>@?)"(?P<path>[^"]*)"')
 _ADDRESS = re.compile(r'inet_addr\("(?P<address>[^"]+)"\)')
+_PORT = re.compile(r"sin6?_port=htons\((?P<port>\d+)\)")
 _STRING = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"(?P<cut>\.\.\.)?')
 _WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 
@@ -35,7 +36,7 @@ class Trace:
     """What left the process, by destination."""
 
     connections: list[Connection] = field(default_factory=list)
-    addresses_connected: list[str] = field(default_factory=list)
+    addresses_connected: list[Connection] = field(default_factory=list)  # path is host:port
     addresses_listened: list[str] = field(default_factory=list)
     sent_to_addresses: list[str] = field(default_factory=list)
     written_files: set[str] = field(default_factory=set)
@@ -65,16 +66,18 @@ def read_trace(file: Path) -> Trace:
 
 def _account(trace: Trace, by_inode: dict[str, Connection], name: str, rest: str) -> None:
     socket = _SOCKET.match(rest)
-    inode = socket["inode"].partition("->")[0] if socket else ""
+    inode, _, peer = socket["inode"].partition("->") if socket else ("", "", "")
+    if peer and inode not in by_inode:
+        _settle_address(trace, by_inode, inode, peer)
     if name == "connect":
-        path, address = _PATH.search(rest), _ADDRESS.search(rest)
+        path, address, port = _PATH.search(rest), _ADDRESS.search(rest), _PORT.search(rest)
         if path is not None:
             by_inode[inode] = Connection(path["at"] + path["path"])
             trace.connections.append(by_inode[inode])
-        elif address is not None:
-            trace.addresses_connected.append(address["address"])
         else:
-            trace.addresses_connected.append(rest)
+            named = f"{address['address']}:{port['port']}" if address and port else rest
+            by_inode[inode] = Connection(named)
+            trace.addresses_connected.append(by_inode[inode])
     elif name == "bind":
         address = _ADDRESS.search(rest)
         trace.addresses_listened.append(address["address"] if address else rest)
@@ -89,6 +92,22 @@ def _account(trace: Trace, by_inode: dict[str, Connection], name: str, rest: str
         trace.written_files.add(text["text"] if text else rest)
     elif name in ("unlink", "unlinkat", "rename", "renameat2"):
         trace.written_files.add(rest)
+
+
+def _settle_address(trace: Trace, by_inode: dict[str, Connection], local: str, peer: str) -> None:
+    """A connected socket is named by its two addresses from now on, no more by its number.
+
+    Answers to our own clients are named so too; no connection of ours leads to their ports.
+    """
+    for connection in trace.addresses_connected:
+        if connection.path == peer and not any(one is connection for one in _settled(by_inode)):
+            by_inode[local] = connection
+            return
+
+
+def _settled(by_inode: dict[str, Connection]) -> list[Connection]:
+    """Connections whose socket is known by its address."""
+    return [connection for name, connection in by_inode.items() if ":" in name]
 
 
 def _bytes(trace: Trace, rest: str) -> bytes:

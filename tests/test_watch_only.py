@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from engine_pages import OFFLOAD, EngineHttp, kv_source
+from metrics_server import MetricsServer, page
 from observer_publisher import ObserverPublisher, load_started
 from publisher import Publisher
 from served import KVREADY, free_port, serving
@@ -24,6 +27,7 @@ GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
 MAX_REPLAY_REQUESTS = 4  # what this script of one join and one gap can call for
 HIGHEST = list(PolicyMode)[-1]
+ONE_GET = re.compile(rb"GET /[a-z0-9_/]+ HTTP/1\.1\r\n(?:[A-Za-z-]+: [^\r\n]*\r\n)+\r\n")
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +46,21 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def trace(strace: None, folder: Path) -> Trace:
-    """A run with both taps, a lost message, scrapes, and every policy as high as it goes."""
+def engine_http() -> Iterator[MetricsServer]:
+    server = MetricsServer()
+    server.always = page(1_000.0)
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def otlp_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def trace(strace: None, folder: Path, engine_http: MetricsServer, otlp_port: int) -> Trace:
+    """A run with every tap, a lost message, scrapes, and every policy as high as it goes."""
     file = folder / "trace"
     observed = folder / "observer"
     observed.mkdir()
@@ -52,6 +69,7 @@ def trace(strace: None, folder: Path) -> Trace:
         command = [
             *("serve", "--kv-events", engine.events, "--replay", engine.replay),
             *("--observer-dir", observed, "--recording", folder / "run.kvr"),
+            *("--metrics-url", engine_http.url, "--otlp-http-port", otlp_port),
             *("--state-dir", folder / "state"),
         ]
         for policy in Policy:
@@ -65,12 +83,14 @@ def trace(strace: None, folder: Path) -> Trace:
             served.wait_for(lambda: len(engine.replay_requests) > 1)
             sequence = iter(range(1_000_000))
 
-            def observed_something() -> bool:
+            def heard_from_all() -> bool:
                 number = next(sequence)
                 observer.publish_records(number, [load_started(number)])
                 return served.get("/readyz").status_code == 200
 
-            served.wait_for(observed_something)
+            served.wait_for(heard_from_all)
+            assert engine_http.asked
+            _export_a_span(otlp_port)
             for path in ("/", "/metrics", "/v1/report", "/v1/status", "/v1/pairs"):
                 assert served.get(path).status_code == 200
             code, errors = served.end()
@@ -118,16 +138,42 @@ def test_looking_and_examining_leave_gets_subscriptions_and_one_replay(
     assert kinds == {"SUB", "DEALER"}
     assert len(replays) == len(engine.replay_requests) == 1
     for trace in (looked, examined):
-        assert set(trace.addresses_connected) == {"127.0.0.1"}
+        assert trace.addresses_connected
+        assert all(f"http://{one.path}" == server.url for one in trace.addresses_connected)
+        sent = [bytes(one.sent) for one in trace.addresses_connected]
+        assert [request for request in sent if not ONE_GET.fullmatch(request)] == []
         assert trace.addresses_listened == []
         assert trace.written_files == set()
         assert trace.acts_on_processes == []
 
 
-def test_it_reaches_nobody_and_is_reached_on_loopback_alone(trace: Trace) -> None:
-    assert trace.addresses_connected == []
+def test_the_engines_http_server_is_asked_by_get_alone(
+    trace: Trace, engine_http: MetricsServer
+) -> None:
+    """Every byte that went out to an address, on every connection: whole GETs, nothing else."""
+    assert trace.addresses_connected
+    for connection in trace.addresses_connected:
+        assert f"http://{connection.path}" == engine_http.url
+        request = bytes(connection.sent)
+        assert ONE_GET.fullmatch(request), request
+    assert {path for _, path in engine_http.asked} == {"/metrics", "/version"}
+
+
+def test_what_asks_for_more_than_a_get_would_be_noticed() -> None:
+    """The measure itself: neither a body nor a second request passes for one GET."""
+    get = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert ONE_GET.fullmatch(get)
+    assert not ONE_GET.fullmatch(get + b"x")
+    assert not ONE_GET.fullmatch(get + get)
+    assert not ONE_GET.fullmatch(get.replace(b"GET", b"POST"))
+
+
+def test_it_reaches_nobody_else_and_is_reached_on_loopback_alone(
+    trace: Trace, engine_http: MetricsServer
+) -> None:
+    assert {f"http://{one.path}" for one in trace.addresses_connected} == {engine_http.url}
     assert trace.sent_to_addresses == []
-    assert trace.addresses_listened == ["127.0.0.1"]
+    assert trace.addresses_listened == ["127.0.0.1", "127.0.0.1"]  # the API, and spans
 
 
 def test_it_writes_its_recording_and_what_it_asked_and_nothing_else(
@@ -169,6 +215,13 @@ def _roles(trace: Trace, folder: Path) -> tuple[set[str], list[list[tuple[int, b
             assert role == "DEALER"
             replays.append(said)
     return kinds, replays
+
+
+def _export_a_span(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("POST", "/v1/traces", b"", {"Content-Type": "application/x-protobuf"})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def _topic(path: str) -> bytes:
