@@ -16,6 +16,8 @@ BARE := build/bare
 SEED ?= 1
 SHAPE ?= full
 SOAK_SECONDS ?= 600
+FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_events \
+	vllm_versions observer_tap inventory replay_memory))
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.html' -o -name py.typed)
 
@@ -106,8 +108,8 @@ bench: setup ## benchmarks beside their rivals, as ratios, into build/bench.json
 bench-engine: setup engine ## what being watched costs a real engine (about 20 minutes)
 	@$(BIN)/python -m tests.bench engine
 
-fuzz: $(BIN)/.kvready ## the tests again, every property with 5,000 examples
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m "not engine and not soak" --timeout 3600
+fuzz: $(BIN)/.kvready ## long runs of the properties of streams: 10,000 hostile ones, 5,000 of each other
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest --timeout 3600 $(FUZZED)
 
 soak: $(BIN)/.kvready ## serve a flood for SOAK_SECONDS and watch the bounds
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0

@@ -20,7 +20,9 @@ from kvready.collectors.records import Tier
 settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("fuzz", settings.get_profile("tests"), max_examples=5_000)
+settings.register_profile(
+    "fuzz", settings.get_profile("tests"), max_examples=5_000, print_blob=True
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 Kvready = Callable[..., subprocess.CompletedProcess[str]]
