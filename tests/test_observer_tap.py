@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from observer_publisher import TAP, TOPIC, ObserverPublisher, load_started
 from streams import captured_frames
 
+from kvready.collectors.collector import Level
 from kvready.collectors.contract import Gathered
 from kvready.collectors.errors import TapError
 from kvready.collectors.message_order import FORGIVEN_AFTER_SECONDS, MessageOrder, Taken
-from kvready.collectors.observer_tap import ObserverTap
+from kvready.collectors.observer_tap import LOOK_EVERY_SECONDS, ObserverTap
 from kvready.collectors.record_batch import MAX_NAMES, RecordBatchDecoder
 from kvready.collectors.records import LoadStarted, TapEvent, TapState
 
@@ -172,3 +173,21 @@ def test_a_gap_taints_for_a_while_and_a_restart_is_a_new_epoch() -> None:
     assert [status.event for status in order.news[-2:]] == [TapEvent.GAP, TapEvent.CLOSED]
     order.take(3, b"would have been next", 82.0)
     assert order.epoch == 2
+
+
+def test_api_servers_alone_tell_less_than_an_observer_inside(short_dir: Path) -> None:
+    frontend = ObserverPublisher(short_dir, "frontend-0")
+    tap = ObserverTap("observer", short_dir)
+    tap.start(Gathered())
+    try:
+        assert tap.coverage().level is Level.OBSERVER  # nothing seen yet: what it is there for
+        tap.poll(0.0)
+        assert tap.coverage().level is Level.REQUESTS
+        inside = ObserverPublisher(short_dir, "scheduler-0")
+        time.sleep(2 * LOOK_EVERY_SECONDS)
+        tap.poll(0.0)
+        assert tap.coverage().level is Level.OBSERVER
+        inside.end()
+    finally:
+        tap.stop()
+        frontend.end()
