@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from kv_publisher import KvPublisher
 from observer_publisher import ObserverPublisher, load_started
 from story import Story, decode, prefill
 
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.pipeline import MAX_RANKS, Pipeline
+from kvready.advisor.service.taps import build_taps
+from kvready.advisor.settings import TapSettings
 from kvready.collectors.contract import Gathered
 from kvready.collectors.observer_tap import ObserverTap
 from kvready.collectors.records import (
@@ -211,6 +214,71 @@ def test_the_socket_names_the_rank_of_every_record_on_it(short_dir: Path) -> Non
     tap.stop()
     for publisher in publishers.values():
         publisher.end()
+
+
+def test_two_ranks_on_real_sockets_lose_and_keep_their_own_blocks(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    publishers = []
+    for rank in range(2):
+        (short_dir / str(rank)).mkdir()
+        publishers.append(KvPublisher(short_dir / str(rank)))
+    settings = TapSettings(
+        kv_events=tuple(publisher.endpoint for publisher in publishers), state_dir=tmp_path
+    )
+    collectors = [tap.collector for tap in build_taps(settings)]
+    assert [collector.name for collector in collectors] == ["kv-events-0", "kv-events-1"]
+    pipeline = Pipeline()
+    numbers = iter(range(1_000_000))
+
+    def sink(record: AnyRecord, received_seconds: float, tap: str) -> None:
+        pipeline.ingest(Ingested(next(numbers), received_seconds, tap, record))
+
+    sent = [0, 0]
+
+    def all_speak_until(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            assert time.monotonic() < deadline
+            for rank, publisher in enumerate(publishers):
+                events = [stored_event(rank * 100 + sent[rank] % 9 + 1)]
+                payload = msgspec.msgpack.encode([time.time(), events, rank])
+                publisher.publish_frames([b"kv", sent[rank].to_bytes(8, "big"), payload])
+                sent[rank] += 1
+            for collector in collectors:
+                collector.poll(0.01)
+
+    def blocks(rank: int) -> set[int]:
+        return set(pipeline.inventory.blocks(Tier.HBM, rank=rank))
+
+    for collector in collectors:
+        collector.start(sink)
+    all_speak_until(lambda: len(blocks(0)) == len(blocks(1)) == 9)
+    assert blocks(0) == set(range(1, 10))
+    assert blocks(1) == set(range(101, 110))
+    degraded_before = pipeline.rank_degraded(0)
+    publishers[1].restart()
+    sent[1] = 0
+    all_speak_until(lambda: collectors[1].gate.epoch == 1)  # type: ignore[attr-defined]
+    assert blocks(0) == set(range(1, 10))
+    assert len(blocks(1)) < 9
+    assert pipeline.rank_degraded(0) == degraded_before
+    for collector, publisher in zip(collectors, publishers, strict=True):
+        collector.stop()
+        publisher.end()
+
+
+def stored_event(block_hash: int) -> dict[str, Any]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": [block_hash],
+        "parent_block_hash": None,
+        "token_ids": [1, 2],
+        "block_size": 2,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+    }
 
 
 def poll_until(
