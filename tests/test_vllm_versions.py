@@ -18,6 +18,7 @@ from kvready.advisor.inventory import Inventory
 from kvready.collectors.hashing import content_keys, extra_key_hash, text_hash
 from kvready.collectors.records import BlocksRemoved, BlocksStored, Tier, TierCleared
 from kvready.collectors.vllm import KvEventDecoder, KvRecord
+from kvready.collectors.zmq_stream import END_OF_REPLAY
 
 PUBLISHER = "engine"
 SAMPLES = FIXTURES / "samples"
@@ -121,6 +122,13 @@ def test_a_published_sample_becomes_exactly_its_records(sample: str) -> None:
     assert decoded.lost is None
     assert not decoder.errors
     assert not decoder.unknown_events
+
+
+def test_the_published_end_of_a_replay_is_read_as_one() -> None:
+    shown = json.loads((SAMPLES / "replay_reply_end.json").read_text())
+    frames = [bytes.fromhex(frame) for frame in shown["router_to_dealer_frames_hex"]]
+    assert frames[-2] == END_OF_REPLAY
+    assert frames[0] == frames[-1] == b""
 
 
 def documented_versions() -> list[tuple[str, int, int]]:
