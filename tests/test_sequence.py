@@ -340,6 +340,23 @@ def test_a_broken_connection_to_the_same_engine_heals_without_forgetting() -> No
     assert rehearsal.inventory.blocks(Tier.HBM) == rehearsal.engine.truths[-1]["GPU"]
 
 
+def test_a_clock_set_back_across_a_loss_heals_by_one_replay_and_is_no_restart() -> None:
+    rehearsal = Rehearsal(10)
+    for _ in range(5):
+        rehearsal.arrive(rehearsal.publish())
+    asked = len(rehearsal.asked)
+    rehearsal.wait(3)
+    rehearsal.publish()
+    rehearsal.engine.set_clock(-5_000.0)
+    rehearsal.publish()
+    rehearsal.arrive(rehearsal.publish())
+    rehearsal.wait(6)
+    assert rehearsal.gate.epoch == 0
+    assert len(rehearsal.asked) == asked + 1
+    assert rehearsal.gate.state is TapState.LIVE
+    assert rehearsal.inventory.blocks(Tier.HBM) == rehearsal.engine.truths[-1]["GPU"]
+
+
 def test_a_clock_set_back_with_a_restart_is_still_found_out() -> None:
     rehearsal = Rehearsal(9, can_replay=False)
     for _ in range(30):
