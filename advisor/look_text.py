@@ -10,8 +10,10 @@ from kvready.advisor.counter_change import Quantile
 from kvready.advisor.look import COMPUTED, Copies, Look
 from kvready.advisor.report_text import format_seconds
 from kvready.collectors.metrics_page import FetchStage
+from kvready.collectors.records import Tier
 
 BAR_CELLS = 30
+RARE = frozenset({Tier.DISK.value, Tier.REMOTE.value})  # shown where there is something
 
 
 def print_look(look: Look, console: Console) -> None:
@@ -49,6 +51,8 @@ def _traffic(look: Look, console: Console) -> None:
         table.add_column(justify="right")
     table.add_column()
     for source in look.prompt:
+        if not source.tokens and source.source in RARE:
+            continue
         name = source.source if source.source == COMPUTED else f"found in {source.source}"
         table.add_row(
             name,
@@ -96,6 +100,8 @@ def _advice(look: Look, console: Console) -> None:
         for name, text in (("because", change.because), ("adds", change.adds)):
             if text:
                 console.print(Text.assemble((f"  {name:<9}", "dim"), text), soft_wrap=True)
+    elif not (look.idle or look.stalled):
+        console.print("\nNothing to change shows from here.")
     step = look.next_level
     console.print(_heading("Seen from here", f"level {look.level or 'none'}"))
     if step is None:

@@ -181,6 +181,13 @@ class _Lines:
         reason = None if value is None else refusal(PREFIX + name, self._version)
         return value if reason is None else Refused(PREFIX + name, reason)
 
+    def copies(self, name: str, sibling: str) -> Reading:
+        """A counter of copies, zero where only its sibling for the other direction counts yet."""
+        # vLLM shows each from its first copy on.
+        value = self.counter(f"kv_offload_{name}")
+        counts_already = value is None and self.gauge(f"kv_offload_{sibling}") is not None
+        return 0.0 if counts_already else value
+
     def by_label(self, name: str, label: str) -> dict[str, float] | None:
         """Values by one label, None where the metric is not there."""
         found = self._found.get(PREFIX + name)
@@ -225,10 +232,10 @@ def _engine(index: int, lines: _Lines) -> EngineReading:
         computed_tokens=lines.counter("prompt_tokens_by_source", source="local_compute"),
         hit_tokens=placed,
         unplaced_hit_tokens=unplaced,
-        load_bytes=lines.counter("kv_offload_load_bytes"),
-        load_seconds=lines.counter("kv_offload_load_time"),
-        store_bytes=lines.counter("kv_offload_store_bytes"),
-        store_seconds=lines.counter("kv_offload_store_time"),
+        load_bytes=lines.copies("load_bytes", "store_bytes"),
+        load_seconds=lines.copies("load_time", "store_time"),
+        store_bytes=lines.copies("store_bytes", "load_bytes"),
+        store_seconds=lines.copies("store_time", "load_time"),
         preemptions=lines.counter("num_preemptions"),
         ttft_seconds=lines.histogram("time_to_first_token_seconds"),
         queue_seconds=lines.histogram("request_queue_time_seconds"),

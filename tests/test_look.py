@@ -92,7 +92,7 @@ def test_a_counter_that_appears_began_at_zero() -> None:
     assert found.loads.payload_bytes == whole.load_bytes
     assert whole.lookup_held_seconds is not None
     assert found.held == whole.lookup_held_seconds.count
-    assert seen(later, without(later, "kv_offload_load")).loads is None
+    assert seen(later, without(later, "kv_offload")).loads is None
 
 
 def test_an_idle_engine_is_said_to_be_idle_and_nothing_is_advised() -> None:

@@ -83,6 +83,12 @@ def test_what_is_not_on_the_page_is_unknown_and_not_zero() -> None:
     assert engine.block_lifetime_seconds is None
 
 
+def test_a_direction_that_has_not_copied_yet_is_zero_beside_one_that_has() -> None:
+    engine = read_page(without(OFFLOAD, "kv_offload_load"), "0.32.0").engines[0]
+    assert (engine.load_bytes, engine.load_seconds) == (0, 0)
+    assert engine.store_bytes == 4_636_672
+
+
 def test_without_tiers_the_connector_s_hits_have_no_place() -> None:
     engine = read_page(without(OFFLOAD, "cached_by_source"), "0.24.0").engines[0]
     assert engine.hit_tokens == {Tier.HBM: 18_720}
