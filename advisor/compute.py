@@ -8,7 +8,7 @@ from kvready.advisor.fitting import OnlineFit
 from kvready.collectors.records import BatchMember
 
 REFIT_EVERY = 16  # observations; each of the first 16 refits at once
-MODEL = "compute-nnls-1"
+MODEL = "compute-nnls-2"
 
 # Where the fit starts before any batch was seen: order-of-magnitude costs of a small model on a
 # CPU. They are replaced by evidence within a few dozen batches.
@@ -17,6 +17,22 @@ PRIOR_SECONDS_PER_TOKEN = 5e-5
 PRIOR_SECONDS_PER_TOKEN_PAIR = 5e-9
 PRIOR_SECONDS_PER_DECODE = 5e-4
 PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN = 1e-7
+
+PREFILL_PRIOR = (
+    PRIOR_FIXED_SECONDS,
+    PRIOR_SECONDS_PER_TOKEN,
+    PRIOR_SECONDS_PER_TOKEN_PAIR,
+    PRIOR_SECONDS_PER_DECODE,
+    PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
+)
+TYPICAL_PREFILL = (1.0, 256.0, 256.0 * 1024.0, 4.0, 4096.0)
+DECODE_PRIOR = (
+    PRIOR_FIXED_SECONDS,
+    PRIOR_SECONDS_PER_DECODE,
+    PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
+)
+TYPICAL_DECODE = (1.0, 4.0, 4096.0)
+MAX_CHUNKS = 1_024
 
 Features = tuple[float, float, float, float, float]
 
@@ -46,19 +62,15 @@ def batch_features(members: Iterable[BatchMember]) -> Features:
 
 
 class ComputeModel:
-    """Seconds of a batch. Refits are triggered by counts, so that a replay repeats them."""
+    """Seconds of a batch. Refits are triggered by counts, so that a replay repeats them.
+
+    Batches with and without prefill are fitted apart: an hour of decoding must not wear away what
+    was learned of prefill.
+    """
 
     def __init__(self) -> None:
-        self._fit = OnlineFit(
-            prior=(
-                PRIOR_FIXED_SECONDS,
-                PRIOR_SECONDS_PER_TOKEN,
-                PRIOR_SECONDS_PER_TOKEN_PAIR,
-                PRIOR_SECONDS_PER_DECODE,
-                PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
-            ),
-            typical_features=(1.0, 256.0, 256.0 * 1024.0, 4.0, 4096.0),
-        )
+        self._prefill = OnlineFit(PREFILL_PRIOR, TYPICAL_PREFILL)
+        self._decode = OnlineFit(DECODE_PRIOR, TYPICAL_DECODE)
         self._refits = 0
 
     @property
@@ -66,21 +78,18 @@ class ComputeModel:
         """Names the coefficients that a forecast was made with."""
         return f"{MODEL}.{self._refits}"
 
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """Fitted costs in seconds per unit of each feature."""
-        return tuple(self._fit.coefficients)
-
     def batch_seconds(self, members: Iterable[BatchMember]) -> float:
         """Predicted seconds from planning a batch to its results."""
-        return self._fit.predict(batch_features(members))
+        fit, features = self._fit(members)
+        return fit.predict(features)
 
     def recompute_seconds(self, new_tokens: int, context_tokens: int, chunk_tokens: int) -> float:
         """Predicted seconds to prefill `new_tokens` alone, in chunks, after a context."""
+        chunk_tokens = max(chunk_tokens, 1, new_tokens // MAX_CHUNKS)
         total = 0.0
         done = 0
         while done < new_tokens:
-            chunk = min(max(chunk_tokens, 1), new_tokens - done)
+            chunk = min(chunk_tokens, new_tokens - done)
             member = BatchMember("", chunk, context_tokens + done, True)
             total += self.batch_seconds((member,))
             done += chunk
@@ -90,7 +99,15 @@ class ComputeModel:
         """Take in one finished batch."""
         if actual_seconds <= 0.0:
             return
-        self._fit.learn(batch_features(members), actual_seconds)
-        if self._fit.observations <= REFIT_EVERY or self._fit.observations % REFIT_EVERY == 0:
-            self._fit.solve()
+        fit, features = self._fit(members)
+        fit.learn(features, actual_seconds)
+        if fit.observations <= REFIT_EVERY or fit.observations % REFIT_EVERY == 0:
+            fit.solve()
             self._refits += 1
+
+    def _fit(self, members: Iterable[BatchMember]) -> tuple[OnlineFit, tuple[float, ...]]:
+        features = batch_features(members)
+        if features[1] > 0.0:
+            return self._prefill, features
+        constant, _, _, decodes, decode_context = features
+        return self._decode, (constant, decodes, decode_context)

@@ -12,7 +12,7 @@ from kvready.advisor.forecaster import Forecaster, Moment
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
-from kvready.advisor.requests import RequestTracker
+from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
 from kvready.advisor.waits import split_wait
@@ -111,12 +111,17 @@ class EngineRank:
         self.hits.restart()
 
     def _arrived(self, record: RequestArrived, moment: Moment) -> None:
+        for gone in self.requests.make_room():
+            self._forget(gone, moment)
         state = self.requests.arrive(record)
         if state.arrived is not record:
             return
         self._totals.arrivals += 1
         self._traffic.arrive(record, {tier: self._inventory.live_blocks(tier) for tier in Tier})
-        self.hits.arrive(state)
+        if self.engine is None or self.engine.supported_kv_state:
+            self.hits.arrive(state)
+        else:
+            self._totals.unknown_residency += 1
         self.forecaster.arrived(state, moment)
 
     def _scheduled(self, record: RequestScheduled, moment: Moment) -> None:
@@ -127,8 +132,8 @@ class EngineRank:
         self.forecaster.scheduled(state, record, moment)
 
     def _batch_planned(self, batch: BatchPlanned, moment: Moment) -> None:
-        for request_id in self.requests.clear_suspicion(batch):
-            self.forecaster.censor(request_id, moment)
+        for gone in self.requests.clear_suspicion(batch):
+            self._forget(gone, moment)
         self.steps.plan(batch, self.engine)
         self.hits.batch(batch)
         self.forecaster.batch_planned(batch, moment)
@@ -142,8 +147,10 @@ class EngineRank:
             self.requests.advance(batch)
 
     def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
+        for load_id in self.requests.make_room_for_copy():
+            self.forecaster.censor_load(load_id, moment)
         self.forecaster.load_decided(self.requests.decide(record), moment)
-        early = self.requests.take_early_finish(record.load_id)
+        early = self.requests.take_early_finish(record)
         if early is not None:
             self._load_finished(early, moment)
 
@@ -176,10 +183,13 @@ class EngineRank:
     def _request_finished(self, record: RequestFinished, moment: Moment) -> None:
         self._totals.requests[record.outcome] += 1
         state = self.requests.finish(record.request_id)
-        if state is None:
-            return
+        if state is not None:
+            self._forget(state, moment)
+
+    def _forget(self, state: RequestState, moment: Moment) -> None:
+        """A request is gone, however it ended."""
         if state.first_token_seconds is None:
-            self.forecaster.censor(record.request_id, moment)
+            self.forecaster.censor(state.arrived.request_id, moment)
         self.hits.finish(state)
 
     def _recompute_seconds(self, new_tokens: int, context_tokens: int) -> float:

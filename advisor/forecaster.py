@@ -47,7 +47,8 @@ class Forecaster:
         self.compute = ComputeModel()
         self.mover = Mover()
         self.engine: EngineDescribed | None = None
-        self.free_blocks = 0
+        self.free_blocks: int | None = None
+        self.unforecast = 0  # arrivals too far from their first token, or of unsupported state
         self.leans_on_degraded = False
         self._ledger = ledger
         self._requests = requests
@@ -118,6 +119,9 @@ class Forecaster:
         """Close the batch's forecast and learn from it; returns the plan that it carried out."""
         self._pair(Target.BATCH_COMPUTE, str(record.step), record.duration_seconds, moment)
         batch = self._planned.pop(record.step, None)
+        for step in [step for step in self._planned if step < record.step]:
+            del self._planned[step]  # batches end in order: the end of this one was lost
+            self._censor(Target.BATCH_COMPUTE, str(step), moment)
         if batch is not None:
             self.compute.learn(batch.members, record.duration_seconds)
         return batch
@@ -129,6 +133,7 @@ class Forecaster:
         arrived = state.arrived
         seconds = self._roll(state, moment)
         if seconds is None:
+            self.unforecast += 1
             return
         elapsed = max(0.0, moment[1] - arrived.arrived_seconds)
         hit = "hit" if state.nominal_tokens else "miss"
@@ -152,7 +157,7 @@ class Forecaster:
             Target.PREFILL,
             record.request_id,
             record.scheduled_seconds,
-            seconds,
+            max(0.0, moment[1] - record.scheduled_seconds) + seconds,
             _token_bin(state.remaining_prompt_tokens),
             f"{ROLLFORWARD_MODEL}+{self.compute.version}",
             moment,
@@ -217,12 +222,12 @@ class Forecaster:
         return backlog
 
     def _roll(self, subject: RequestState, moment: Moment) -> float | None:
-        if self.engine is None or not self.engine.block_tokens:
+        engine = self.engine
+        if engine is None or not engine.block_tokens or not engine.supported_kv_state:
             return None
         limits = Limits(
             batch_tokens=self.engine.batch_token_limit,
             batch_requests=self.engine.batch_request_limit,
-            block_tokens=self.engine.block_tokens,
             free_blocks=self.free_blocks,
         )
         planned = list(self._planned.values())
@@ -296,6 +301,8 @@ class Forecaster:
         model_version: str,
         moment: Moment,
     ) -> None:
+        if self.engine is not None and not self.engine.supported_kv_state:
+            return  # KV state of another kind follows other laws: no number is better
         low, high = self._ranges[target].around(p50_seconds)
         evicted = self._ledger.write(
             Forecast(
@@ -320,7 +327,8 @@ class Forecaster:
         pair = self._ledger.pair(target, self._prefix + subject, actual_seconds, moment[0])
         if pair is None:
             return
-        self._ranges[target].learn(pair.forecast.p50_seconds, actual_seconds)
+        if pair.actual_seconds is not None:
+            self._ranges[target].learn(pair.forecast.p50_seconds, pair.actual_seconds)
         self._on_pair(pair)
 
     def _censor(self, target: Target, subject: str, moment: Moment) -> None:

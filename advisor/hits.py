@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from kvready.advisor.inventory import Inventory
+from kvready.advisor.inventory import Inventory, Knowledge
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
@@ -75,18 +75,21 @@ class HitAccount:
     def arrive(self, state: RequestState) -> None:
         """Take down what was resident, and what was on its way, when the request arrived."""
         arrived = state.arrived
-        if not arrived.block_hashes or not arrived.block_tokens:
+        if not arrived.block_tokens:
             self._totals.unknown_residency += 1
             return
-        prefix = self._inventory.tier_prefix(arrived.block_hashes, rank=self._rank)
-        resident_blocks = prefix.blocks
         # One token is always computed, so a prompt can never be found whole.
-        findable_blocks = (arrived.prompt_tokens - 1) // arrived.block_tokens
-        state.nominal_tokens = min(resident_blocks, findable_blocks) * arrived.block_tokens
-        hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
-        state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
-        self._note_delay_hit(state, resident_blocks)
-        self.pending.promise(arrived.block_hashes[resident_blocks:], arrived.request_id)
+        findable = arrived.block_hashes[: max(0, arrived.prompt_tokens - 1) // arrived.block_tokens]
+        prefix = self._inventory.tier_prefix(findable, rank=self._rank)
+        state.resident_blocks = prefix.blocks
+        if self._inventory.state(rank=self._rank) is Knowledge.LIVE:
+            state.nominal_tokens = prefix.blocks * arrived.block_tokens
+            hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
+            state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
+        else:
+            self._totals.unknown_residency += 1
+        self._note_delay_hit(state, findable[prefix.blocks :])
+        self._promise(state)
 
     def store(self, record: BlocksStored) -> None:
         """Blocks were announced."""
@@ -124,6 +127,7 @@ class HitAccount:
         self._totals.loaded_tokens += scheduled.loaded_tokens
         self._totals.computed_tokens += max(0, state.arrived.prompt_tokens - found)
         if state.nominal_tokens is not None:
+            self._totals.judged_prompt_tokens += state.arrived.prompt_tokens
             self._totals.nominal_hit_tokens += state.nominal_tokens
             self._totals.lost_hit_tokens += max(0, state.nominal_tokens - found)
 
@@ -149,14 +153,21 @@ class HitAccount:
             return
         self._totals.late_hits += 1
         self._totals.late_hit_tokens += served
-        loaded = state.scheduled.loaded_tokens
-        if late_by < self._recompute_seconds(loaded, state.scheduled.hbm_tokens):
+        # Whoever ordered the copy: what was not in HBM at its arrival would have been computed.
+        copied = min(state.host_tokens, served)
+        if late_by < self._recompute_seconds(copied, served - copied):
             self._totals.worthwhile_hits += 1
             self._totals.worthwhile_hit_tokens += served
 
     def finish(self, state: RequestState) -> None:
-        """A request ended: whatever it had promised will not come from it."""
+        """A request ended. What an aborted one had promised falls to the next who needs it."""
         self._settle(state)
+        if state.first_token_seconds is not None:
+            return
+        first_hash = state.arrived.block_hashes[:1]
+        for heir in self._requests.live.values():
+            if heir.first_token_seconds is None and heir.arrived.block_hashes[:1] == first_hash:
+                self._promise(heir)
 
     def restart(self) -> None:
         """The engine restarted: nothing is pending and nothing is stored."""
@@ -168,10 +179,14 @@ class HitAccount:
         for blocks in (self.pending, self.computing):
             blocks.settle(state.arrived.block_hashes, state.arrived.request_id)
 
-    def _note_delay_hit(self, state: RequestState, resident_blocks: int) -> None:
+    def _promise(self, state: RequestState) -> None:
+        beyond_resident = state.arrived.block_hashes[state.resident_blocks :]
+        self.pending.promise(beyond_resident, state.arrived.request_id)
+
+    def _note_delay_hit(self, state: RequestState, beyond_resident: tuple[int, ...]) -> None:
         producer = None
         blocks = 0
-        for block_hash in state.arrived.block_hashes[resident_blocks:]:
+        for block_hash in beyond_resident:
             found = self.pending.producer(block_hash)
             if found is None or found == state.arrived.request_id:
                 break
@@ -197,10 +212,13 @@ class HitAccount:
         self, state: RequestState, first_token_seconds: float
     ) -> tuple[float, float]:
         timeline = state.timeline(first_token_seconds)
+        arrived = state.arrived
+        computed_tokens = max(0, arrived.prompt_tokens - (state.nominal_tokens or 0))
+        blocks_needed = -(-computed_tokens // arrived.block_tokens) if arrived.block_tokens else 0
         exposed = total = 0.0
         for span in _merged((*timeline.loads, *timeline.fetches)):
             total += span.end_seconds - span.begin_seconds
-            exposed += self._steps.seconds_with_room(span)
+            exposed += self._steps.seconds_with_room(span, blocks_needed)
         return exposed, total - exposed
 
 

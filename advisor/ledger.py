@@ -18,6 +18,8 @@ import msgspec
 
 MAX_OPEN_FORECASTS = 65_536
 MAX_KEPT_PAIRS = 65_536
+MAX_DEADLINES_PER_OPEN = 2
+MIN_DEADLINES = 1_024
 
 BAD_OFFSET_SECONDS = 0.025
 BAD_LOG_RATIO = math.log(2.0)
@@ -68,7 +70,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     state: PairState
     actual_seconds: float | None
     paired_ingest: int
-    missed: bool = False  # its age passed the upper bound before the outcome came
+    missed: bool = False  # its age passed the upper bound: uncovered and bad, whatever came later
 
     @property
     def signed_error_seconds(self) -> float | None:
@@ -138,13 +140,20 @@ class Ledger:
         self.counts[forecast.target, PairState.OPEN] += 1
         deadline = forecast.starts_seconds + forecast.high_seconds
         heapq.heappush(self._deadlines, (deadline, forecast.forecast_id, key))
+        if len(self._deadlines) > MAX_DEADLINES_PER_OPEN * len(self._open) + MIN_DEADLINES:
+            self._drop_closed_deadlines()
         return evicted
 
     def pair(self, target: Target, subject: str, actual_seconds: float, ingest: int) -> Pair | None:
-        """Close a forecast with its outcome, once. None when there is no open forecast."""
+        """Close a forecast with its outcome, once. None when there is no open forecast.
+
+        A negative outcome is a fault of clocks, not a wait: the forecast is censored.
+        """
         entry = self._open.pop((target, subject), None)
         if entry is None:
             return None
+        if not actual_seconds >= 0.0:
+            return self._close(entry, PairState.CENSORED, None, ingest)
         outcome_seconds = entry.forecast.starts_seconds + actual_seconds
         late = outcome_seconds <= entry.forecast.made_seconds
         return self._close(
@@ -168,6 +177,10 @@ class Ledger:
             entry.missed = True
             self.missed[entry.forecast.target] += 1
 
+    def missed_and_open(self) -> Iterator[Forecast]:
+        """Forecasts whose upper bound has passed without an outcome: misses already."""
+        return (entry.forecast for entry in self._open.values() if entry.missed)
+
     def recent(self, target: Target | None, limit: int) -> Iterator[Pair]:
         """The newest pairs first, of one target or of all."""
         found = 0
@@ -178,11 +191,22 @@ class Ledger:
                 if found >= limit:
                     return
 
+    def _drop_closed_deadlines(self) -> None:
+        """Deadlines of closed forecasts would otherwise stay until they pass."""
+        open_ids = {entry.forecast.forecast_id for entry in self._open.values()}
+        self._deadlines = [entry for entry in self._deadlines if entry[1] in open_ids]
+        heapq.heapify(self._deadlines)
+
     def _close(
         self, entry: _OpenForecast, state: PairState, actual_seconds: float | None, ingest: int
     ) -> Pair:
         forecast = entry.forecast
-        pair = Pair(forecast, state, actual_seconds, ingest, entry.missed)
+        missed = entry.missed
+        if actual_seconds is not None:
+            # News of an outcome may be late; the outcome itself decides.
+            missed = actual_seconds > forecast.high_seconds
+            self.missed[forecast.target] += missed - entry.missed
+        pair = Pair(forecast, state, actual_seconds, ingest, missed)
         self.counts[forecast.target, PairState.OPEN] -= 1
         self.counts[forecast.target, state] += 1
         self.pairs.append(pair)

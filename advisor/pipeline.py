@@ -12,7 +12,8 @@ from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecaster import Moment
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
-from kvready.advisor.outside import Outside, leans_on
+from kvready.advisor.outside import Outside, is_event_tap, leans_on
+from kvready.advisor.plausible import is_plausible
 from kvready.collectors.records import (
     BlocksRemoved,
     BlocksStored,
@@ -48,6 +49,7 @@ class Pipeline:
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.shed_records = 0  # of ranks beyond the bound
+        self.refused_records = 0  # with figures that no engine can have meant
         self.last_ingest = 0
         self.tap_states: dict[str, TapState] = {}  # by stream, as its last status said
         self._tap_ranks: dict[str, int] = {}
@@ -55,6 +57,9 @@ class Pipeline:
     def ingest(self, item: Ingested) -> None:
         """Take the next record. Ingest numbers must rise."""
         self.last_ingest = item.ingest
+        if not is_plausible(item.record):
+            self.refused_records += 1
+            return
         self.ledger.expire(item.received_seconds)
         moment = (item.ingest, item.received_seconds)
         match item.record:
@@ -119,7 +124,7 @@ class Pipeline:
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
         self.outside.tap_status(status)
-        if leans_on(status.tap):
+        if is_event_tap(status.tap):
             self.inventory.apply(status)
         if status.tap in self.tap_states or len(self.tap_states) < MAX_NAMED_TAPS:
             self.tap_states[status.tap] = status.state

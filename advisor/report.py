@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from kvready.advisor.backcasts import Backcaster, BackcastState
 from kvready.advisor.conditions import describe_engine
 from kvready.advisor.contradictions import Contradiction
-from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
+from kvready.advisor.ledger import NOMINAL_COVERAGE, Forecast, Pair, PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
@@ -136,7 +136,7 @@ def build_report(
         | pipeline.traffic.described(),
         requests=dict(totals.requests),
         targets=[_target_counts(pipeline, target) for target in Target],
-        cells=score_cells(pipeline.ledger.pairs),
+        cells=score_cells(pipeline.ledger.pairs, pipeline.ledger.missed_and_open()),
         waits=[
             WaitShare(state, seconds, seconds / waited if waited else 0.0)
             for state, seconds in totals.wait_seconds.items()
@@ -180,13 +180,22 @@ def score_backcasts(backcaster: Backcaster) -> list[BackcastScore]:
     return scores
 
 
-def score_cells(pairs: Iterable[Pair]) -> list[CellScore]:
-    """Scores per target and shape cell, scored pairs only, largest cells first."""
-    cells: dict[tuple[Target, str], list[Pair]] = defaultdict(list)
+def score_cells(pairs: Iterable[Pair], missed_and_open: Iterable[Forecast] = ()) -> list[CellScore]:
+    """Scores per target and shape cell, largest cells first.
+
+    A forecast whose upper bound passed is a miss from then on, whether its outcome came later,
+    never came, or is still awaited: medians are of outcomes, shares of all that was scored.
+    """
+    cells: dict[tuple[Target, str], _Cell] = defaultdict(_Cell)
     for pair in pairs:
+        cell = cells[pair.forecast.target, pair.forecast.shape_cell]
         if pair.state is PairState.PAIRED:
-            cells[pair.forecast.target, pair.forecast.shape_cell].append(pair)
-    scores = [_score(target, cell, members) for (target, cell), members in cells.items()]
+            cell.paired.append(pair)
+        elif pair.state is PairState.CENSORED and pair.missed:
+            cell.missed_without_outcome += 1
+    for forecast in missed_and_open:
+        cells[forecast.target, forecast.shape_cell].missed_without_outcome += 1
+    scores = [_score(target, name, cell) for (target, name), cell in cells.items() if cell.paired]
     scores.sort(key=lambda score: (list(Target).index(score.target), -score.pairs))
     kept: dict[Target, int] = defaultdict(int)
     bounded = []
@@ -197,24 +206,34 @@ def score_cells(pairs: Iterable[Pair]) -> list[CellScore]:
     return bounded
 
 
-def _score(target: Target, cell: str, pairs: Sequence[Pair]) -> CellScore:
+class _Cell:
+    __slots__ = ("missed_without_outcome", "paired")
+
+    def __init__(self) -> None:
+        self.paired: list[Pair] = []
+        self.missed_without_outcome = 0
+
+
+def _score(target: Target, name: str, cell: _Cell) -> CellScore:
+    pairs = cell.paired
+    scored = len(pairs) + cell.missed_without_outcome
     actual = [pair.actual_seconds or 0.0 for pair in pairs]
     errors = [pair.signed_error_seconds or 0.0 for pair in pairs]
     return CellScore(
         target=target,
-        shape_cell=cell,
+        shape_cell=name,
         pairs=len(pairs),
         median_actual_seconds=median(actual),
         median_signed_error_seconds=median(errors),
         median_absolute_relative_error=median(
             abs(e) / max(a, 1e-9) for e, a in zip(errors, actual, strict=True)
         ),
-        coverage_ratio=sum(bool(pair.covered) for pair in pairs) / len(pairs),
+        coverage_ratio=sum(bool(pair.covered) for pair in pairs) / scored,
         nominal_coverage_ratio=NOMINAL_COVERAGE,
         median_width_ratio=median(
             pair.forecast.high_seconds / max(pair.forecast.low_seconds, 1e-9) for pair in pairs
         ),
-        bad_ratio=sum(bool(pair.bad) for pair in pairs) / len(pairs),
+        bad_ratio=(sum(bool(pair.bad) for pair in pairs) + cell.missed_without_outcome) / scored,
     )
 
 
@@ -231,17 +250,18 @@ def _target_counts(pipeline: Pipeline, target: Target) -> TargetCounts:
 
 
 def _hits(totals: Totals) -> Hits:
-    admitted = totals.prompt_tokens
+    # Ratios are of the prompts whose residency at arrival was known.
+    judged = totals.judged_prompt_tokens
     return Hits(
         requests=totals.first_tokens,
-        prompt_tokens=admitted,
+        prompt_tokens=totals.prompt_tokens,
         nominal_tokens=totals.nominal_hit_tokens,
         in_time_tokens=totals.in_time_hit_tokens,
         worthwhile_tokens=totals.worthwhile_hit_tokens,
         late_tokens=totals.late_hit_tokens,
         lost_tokens=totals.lost_hit_tokens,
-        in_time_ratio=totals.in_time_hit_tokens / admitted if admitted else None,
-        nominal_ratio=totals.nominal_hit_tokens / admitted if admitted else None,
+        in_time_ratio=totals.in_time_hit_tokens / judged if judged else None,
+        nominal_ratio=totals.nominal_hit_tokens / judged if judged else None,
         in_time_hits=totals.in_time_hits,
         late_hits=totals.late_hits,
         delay_hits_in_queue=totals.delay_hits["in_queue"],

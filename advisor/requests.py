@@ -21,6 +21,7 @@ from kvready.collectors.records import (
 
 MAX_LIVE_REQUESTS = 16_384
 MAX_OPEN_LOADS = 16_384
+MAX_COPIES_PER_REQUEST = 256
 MAX_EARLY_FINISHES = 1_024
 MAX_COPY_SECONDS = 60.0  # a copy unfinished for longer ended unseen
 BATCHES_TO_CLEAR_SUSPICION = 8  # a running request may sit out a batch or two
@@ -53,6 +54,7 @@ class RequestState:
         "nominal_tokens",
         "output_tokens",
         "promised_tokens",
+        "resident_blocks",
         "scheduled",
         "waits_on",
     )
@@ -69,6 +71,7 @@ class RequestState:
         self.output_tokens = 0
         self.nominal_tokens: int | None = None
         self.host_tokens = 0  # the part of the nominal hit that must be copied first
+        self.resident_blocks = 0  # at its arrival, in any tier
         self.promised_tokens = 0  # beyond it, what an earlier request is bringing
 
     @property
@@ -155,22 +158,30 @@ class RequestTracker:
         known = self.live.get(record.request_id)
         if known is not None:
             return known
-        if len(self.live) >= MAX_LIVE_REQUESTS:
-            self.live.popitem(last=False)
-            self.shed += 1
         state = self.live[record.request_id] = RequestState(record)
         return state
 
+    def make_room(self) -> list[RequestState]:
+        """The oldest live request, forgotten, if one more would be too many."""
+        if len(self.live) < MAX_LIVE_REQUESTS:
+            return []
+        self.shed += 1
+        return [self.live.popitem(last=False)[1]]
+
     def decide(self, record: LoadDecided) -> Copy:
         """A copy was ordered for a request."""
-        if len(self.copies) >= MAX_OPEN_LOADS:
-            self.copies.popitem(last=False)
         copy = self.copies[record.load_id] = Copy(record)
-        into_hbm_or_host = record.source is not Tier.HBM
+        is_backup = record.source is Tier.HBM
         state = self.live.get(record.request_id)
-        if state is not None and into_hbm_or_host:
+        if state is not None and not is_backup and len(state.copies) < MAX_COPIES_PER_REQUEST:
             state.copies.append(copy)
         return copy
+
+    def make_room_for_copy(self) -> list[int]:
+        """The oldest open copy's id, forgotten, if one more would be too many."""
+        if len(self.copies) < MAX_OPEN_LOADS:
+            return []
+        return [self.copies.popitem(last=False)[0]]
 
     def start(self, load_id: int, started_seconds: float) -> Copy | None:
         """The mover took up a copy."""
@@ -192,9 +203,12 @@ class RequestTracker:
                 copy.started_seconds = record.started_seconds
         return copy
 
-    def take_early_finish(self, load_id: int) -> LoadFinished | None:
-        """The end of a copy, if it came before the order that is now at hand."""
-        return self._early.pop(load_id, None)
+    def take_early_finish(self, order: LoadDecided) -> LoadFinished | None:
+        """The end of a copy, if it came before its order. One of an earlier engine's is dropped."""
+        finish = self._early.pop(order.load_id, None)
+        if finish is None or finish.ready_seconds < order.decided_seconds:
+            return None
+        return finish
 
     def forget_stale_copies(self, now_seconds: float) -> list[int]:
         """Copies that must have ended unseen; returns their ids."""
@@ -217,6 +231,8 @@ class RequestTracker:
             owner = self.live.get(copy.decided.request_id)
             if owner is None or owner is state or copy.decided.destination is not Tier.HBM:
                 continue
+            if len(state.waits_on) >= MAX_COPIES_PER_REQUEST:
+                return
             if first_hash and owner.arrived.block_hashes[:1] == first_hash:
                 state.waits_on.append((record.deferred_seconds, copy))
 
@@ -265,7 +281,7 @@ class RequestTracker:
         self._suspects = set(self.live)
         self._batches_since_loss = 0
 
-    def clear_suspicion(self, batch: BatchPlanned) -> list[str]:
+    def clear_suspicion(self, batch: BatchPlanned) -> list[RequestState]:
         """A batch names who lives; returns those that enough batches did not name, forgotten."""
         if not self._suspects or batch.waiting_total > len(batch.waiting):
             return []
@@ -274,9 +290,9 @@ class RequestTracker:
         self._batches_since_loss += 1
         if self._batches_since_loss < BATCHES_TO_CLEAR_SUSPICION:
             return []
-        gone = [request_id for request_id in self._suspects if self.live.pop(request_id, None)]
+        gone = [self.live.pop(name) for name in sorted(self._suspects) if name in self.live]
         self._suspects.clear()
-        return sorted(gone)
+        return gone
 
     def forget_all(self) -> list[str]:
         """The engine restarted: every live request is gone. Returns their ids."""

@@ -16,6 +16,7 @@ import msgspec
 from kvready.collectors.records import BatchMember
 
 MAX_STEPS = 2_000
+MAX_WORK = 100_000  # requests times steps: beyond it, the forecast would cost more than it tells
 # A prefill in the future is assumed to decode this long if the request names no limit.
 ASSUMED_OUTPUT_TOKENS = 128
 UNBOUNDED = 1 << 30
@@ -24,12 +25,11 @@ BatchCost = Callable[[Sequence[BatchMember]], float]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """An engine's bounds on a batch; zero where unknown, which then does not bind."""
+    """An engine's bounds on a batch; zero, or None, where unknown, which then does not bind."""
 
     batch_tokens: int
     batch_requests: int
-    block_tokens: int
-    free_blocks: int
+    free_blocks: int | None
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def first_token_seconds(
     under_way: UnderWay = NOTHING_UNDER_WAY,
     link: Link = IDLE_LINK,
 ) -> float | None:
-    """Seconds from now until `subject` has its first token; None if not within MAX_STEPS."""
+    """Seconds from now until `subject` has its first token; None if that is too far to tell."""
     rolling = _Rolling(jobs, limits, link)
     now = -under_way.elapsed_seconds
     for members in under_way.batches:
@@ -87,8 +87,12 @@ def first_token_seconds(
         if rolling.advance(members, subject):
             return max(0.0, now)
     now = max(0.0, now)
+    work = 0
     for _ in range(MAX_STEPS):
         members = rolling.plan(now)
+        work += len(members) + 1
+        if work > MAX_WORK:
+            return None
         step_seconds = batch_seconds(members) if members else 0.0
         rolling.order_loads(now, step_seconds)
         if not members:
@@ -100,6 +104,8 @@ def first_token_seconds(
         now += step_seconds
         if rolling.advance(members, subject):
             return now
+        if not any(member.is_prefill for member in members):
+            now += rolling.skip_decodes(now, step_seconds) * step_seconds
     return None
 
 
@@ -113,7 +119,7 @@ class _Rolling:
         self._limits = limits
         self._link = link
         self._link_free_seconds = link.busy_seconds
-        self._free_blocks = limits.free_blocks
+        self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._to_load: list[Job] = []
 
     def plan(self, now: float) -> list[BatchMember]:
@@ -132,7 +138,7 @@ class _Rolling:
                 break
             if job.usable_after_seconds > now:
                 continue
-            if self._limits.free_blocks and job.blocks_needed > self._free_blocks:
+            if job.blocks_needed > self._free_blocks:
                 break  # nobody overtakes the head of the queue
             self._take_blocks(job)
             if job.load_seconds > 0.0:
@@ -176,6 +182,32 @@ class _Rolling:
                 self._free_blocks += job.blocks_held
         self.running = [j for j in self.running if j.output_left > 0 or j.prefill_left > 0]
         return reached
+
+    def skip_decodes(self, now: float, step_seconds: float) -> int:
+        """Advance by the steps, all like the last, in which nothing can change; their number.
+
+        Until a running request ends or a load is ready, a step of decodes is followed by its like.
+        """
+        steps = min((job.output_left for job in self.running), default=1) - 1
+        ready = self.next_ready(now)
+        if ready is not None and step_seconds > 0.0:
+            steps = min(steps, int((ready - now) / step_seconds))
+        if steps <= 0 or any(job.prefill_left > 0 for job in self.running):
+            return 0
+        if any(self._could_admit(job, now) for job in self.waiting):
+            return 0
+        for job in self.running:
+            job.context_tokens += steps
+            job.output_left -= steps
+        return steps
+
+    def _could_admit(self, job: Job, now: float) -> bool:
+        seats = self._limits.batch_requests or UNBOUNDED
+        return (
+            job.usable_after_seconds <= now
+            and len(self.running) < seats
+            and job.blocks_needed <= self._free_blocks
+        )
 
     def admit_members(self, members: Sequence[BatchMember]) -> None:
         """Those that a batch already holds are no longer waiting."""

@@ -21,7 +21,12 @@ class Step(msgspec.Struct, gc=False):
     number: int
     planned_seconds: float
     has_room: bool
+    free_blocks: int | None
     finished_seconds: float = math.inf
+
+    def fits(self, blocks_needed: int) -> bool:
+        """Whether one more request of that size would have had room."""
+        return self.has_room and (self.free_blocks is None or self.free_blocks >= blocks_needed)
 
 
 class StepTimeline:
@@ -39,7 +44,7 @@ class StepTimeline:
         full = (token_limit and tokens >= token_limit) or (
             request_limit and len(batch.members) >= request_limit
         )
-        self._steps.append(Step(batch.step, batch.planned_seconds, not full))
+        self._steps.append(Step(batch.step, batch.planned_seconds, not full, batch.free_blocks))
 
     def finish(self, record: BatchFinished) -> None:
         """Note when a batch ended and how long it took."""
@@ -54,11 +59,12 @@ class StepTimeline:
         """The median of recent batches; 0 before the first."""
         return median(self._durations) if self._durations else 0.0
 
-    def seconds_with_room(self, span: Interval) -> float:
+    def seconds_with_room(self, span: Interval, blocks_needed: int = 0) -> float:
         """Seconds of `span` in which the scheduler could have run one more request.
 
-        A batch's room stands while it runs and until the next one is planned; while nothing runs,
-        and before the first remembered batch, there is room.
+        Budget and seats stand as a batch left them while it runs; while nothing runs there is room.
+        Free blocks stand until the next batch is planned. Before the first remembered batch there
+        is room.
         """
         exposed = 0.0
         end = span.end_seconds
@@ -69,8 +75,8 @@ class StepTimeline:
             if begin >= end:
                 continue
             busy_end = min(max(step.finished_seconds, begin), end)
-            exposed += end - busy_end
-            if step.has_room:
-                exposed += busy_end - begin
+            idle = Step(step.number, step.planned_seconds, True, step.free_blocks)
+            exposed += (end - busy_end) * idle.fits(blocks_needed)
+            exposed += (busy_end - begin) * step.fits(blocks_needed)
             end = begin
         return exposed + max(0.0, end - span.begin_seconds)

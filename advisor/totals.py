@@ -21,6 +21,7 @@ class Totals:
         self.loaded_tokens = 0
         self.computed_tokens = 0
         # of requests whose residency at arrival was known
+        self.judged_prompt_tokens = 0
         self.nominal_hit_tokens = 0
         self.lost_hit_tokens = 0
         self.in_time_hit_tokens = 0

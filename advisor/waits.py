@@ -64,17 +64,15 @@ def split_wait(timeline: Timeline) -> dict[WaitState, float]:
 def _state_at(timeline: Timeline, instant_seconds: float) -> WaitState:
     if instant_seconds < timeline.known_to_scheduler_seconds:
         return WaitState.FRONTEND
-    computing = any(span.holds(instant_seconds) for span in timeline.computing)
-    if not computing:
-        if any(span.holds(instant_seconds) for span in timeline.loads):
-            return WaitState.LOAD
-        if any(span.holds(instant_seconds) for span in timeline.fetches):
-            return WaitState.FETCH
-    if computing:
+    if any(span.holds(instant_seconds) for span in timeline.computing):
         return WaitState.PREFILL
-    copies = (*timeline.loads, *timeline.fetches)
+    if any(span.holds(instant_seconds) for span in timeline.loads):
+        return WaitState.LOAD
+    if any(span.holds(instant_seconds) for span in timeline.fetches):
+        return WaitState.FETCH
+    # None of the copies begun so far is unfinished: their ends would hold the instant above.
+    had_copy = any(
+        span.begin_seconds <= instant_seconds for span in (*timeline.loads, *timeline.fetches)
+    )
     was_dispatched = any(span.begin_seconds <= instant_seconds for span in timeline.computing)
-    all_usable = all(span.end_seconds <= instant_seconds for span in copies)
-    if copies and all_usable and not was_dispatched:
-        return WaitState.READY
-    return WaitState.QUEUE
+    return WaitState.READY if had_copy and not was_dispatched else WaitState.QUEUE

@@ -277,7 +277,7 @@ class BatchPlanned(Observed, frozen=True, tag="batch_planned"):
     members: tuple[BatchMember, ...]
     waiting: tuple[str, ...] = ()  # in queue order, at most MAX_WAITING_IDS
     waiting_total: int = 0
-    free_blocks: int = 0
+    free_blocks: int | None = None
 
 
 class BatchFinished(Observed, frozen=True, tag="batch_finished"):

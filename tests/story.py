@@ -54,14 +54,15 @@ ENGINE = EngineDescribed(
 class Story:
     """Tells a pipeline what an engine did, a fact at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, kv_tap: bool = True) -> None:
         self.pairs: list[Pair] = []
         self.pipeline = Pipeline(on_pair=self.pairs.append)
         self.told: list[Ingested] = []
         self._step = 0
         self._sequence = -1
         self.tell(0.0, ENGINE)
-        self.tell(0.0, TapStatus("e", 0, TapEvent.CONNECTED, TapState.LIVE), tap="e")
+        if kv_tap:
+            self.tell(0.0, TapStatus("e", 0, TapEvent.CONNECTED, TapState.LIVE), tap="e")
 
     def tell(self, seconds: float, record: AnyRecord, tap: str = "observer-scheduler-0") -> None:
         item = Ingested(len(self.told), seconds, tap, record)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvready.advisor import ledger as ledger_module
 from kvready.advisor.ledger import Forecast, Ledger, Pair, PairState, Target
+from kvready.advisor.report import score_cells
 
 
 def forecast(
@@ -59,6 +60,45 @@ def test_a_request_past_its_upper_bound_is_a_miss_at_that_moment() -> None:
     assert pair is not None
     assert pair.missed
     assert pair.covered is False
+
+
+def test_late_news_of_an_outcome_in_time_is_no_miss() -> None:
+    ledger = Ledger()
+    ledger.write(forecast(ledger, p50=1.0, spread=2.0))
+    ledger.expire(2.5)  # nothing was heard by then
+    pair = ledger.pair(Target.TTFT, "r1", 1.9, 3)
+    assert pair is not None
+    assert not pair.missed
+    assert pair.covered
+    assert ledger.missed[Target.TTFT] == 0
+
+
+def test_a_miss_that_never_gets_an_outcome_stays_uncovered_and_bad() -> None:
+    ledger = Ledger()
+    for n in range(3):
+        ledger.write(forecast(ledger, f"r{n}"))
+    ledger.pair(Target.TTFT, "r0", 1.0, 2)
+    ledger.expire(9.0)
+    [cell] = score_cells(ledger.pairs, ledger.missed_and_open())
+    assert (cell.pairs, cell.coverage_ratio, cell.bad_ratio) == pytest.approx((1, 1 / 3, 2 / 3))
+    ledger.censor(Target.TTFT, "r1", 3)
+    assert score_cells(ledger.pairs, ledger.missed_and_open()) == [cell]
+
+
+def test_an_outcome_before_its_cause_is_a_fault_of_clocks_and_not_scored() -> None:
+    ledger = Ledger()
+    ledger.write(forecast(ledger))
+    pair = ledger.pair(Target.TTFT, "r1", -0.5, 2)
+    assert pair is not None
+    assert pair.state is PairState.CENSORED
+
+
+def test_deadlines_of_closed_forecasts_are_dropped() -> None:
+    ledger = Ledger()
+    for n in range(20_000):
+        ledger.write(forecast(ledger, f"r{n}", p50=1e6))
+        ledger.pair(Target.TTFT, f"r{n}", 1.0, n)
+    assert len(ledger._deadlines) <= ledger_module.MIN_DEADLINES + 1
 
 
 def test_an_aborted_request_has_no_outcome_to_score() -> None:

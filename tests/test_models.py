@@ -63,6 +63,24 @@ def test_the_compute_model_learns_any_engine_of_its_form(
         assert model.batch_seconds(batch) == pytest.approx(cost(batch), rel=0.15)
 
 
+def test_decoding_for_long_does_not_wear_away_what_was_learned_of_prefill() -> None:
+    model = ComputeModel()
+    prefill = (BatchMember("p", 320, 0, True),)
+    decode = (BatchMember("d", 1, 700, False),)
+    for _ in range(50):
+        model.learn(prefill, 0.345)
+        model.learn(decode, 0.030)
+    before = model.batch_seconds(prefill)
+    for _ in range(8_000):
+        model.learn(decode, 0.030)
+    assert model.batch_seconds(prefill) == before == pytest.approx(0.345, rel=0.05)
+
+
+def test_a_prompt_of_any_length_is_costed_in_bounded_work() -> None:
+    model = ComputeModel()
+    assert model.recompute_seconds(10**9, 0, 16) > model.recompute_seconds(10**6, 0, 16)
+
+
 def test_recompute_costs_what_its_chunks_cost() -> None:
     model = ComputeModel()
     chunks = [BatchMember("", 512, 1000, True), BatchMember("", 188, 1512, True)]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from story import BLOCK_TOKENS, WALL_OFFSET, Story, decode, prefill
+import math
 
+import msgspec
+import pytest
+from story import BLOCK_TOKENS, ENGINE, WALL_OFFSET, Story, decode, prefill
+
+from kvready.advisor import requests as requests_module
 from kvready.advisor.ledger import PairState, Target
+from kvready.advisor.report import build_report
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import (
+    BatchFinished,
+    BatchPlanned,
     DeferReason,
     Outcome,
     RequestDeferred,
     RequestPreempted,
+    RequestScheduled,
     TapEvent,
     TapState,
     TapStatus,
@@ -126,6 +134,49 @@ def test_a_leader_that_is_aborted_promises_nothing() -> None:
     assert sum(story.pipeline.totals.delay_hits.values()) == 0
 
 
+def test_an_aborted_leaders_promise_falls_to_its_first_follower() -> None:
+    story = Story()
+    story.arrives(1.0, "leader", CHAIN)
+    story.arrives(1.1, "heir", CHAIN)
+    story.finished(1.2, "leader", Outcome.ABORTED)
+    story.arrives(1.3, "follower", CHAIN)
+    assert sum(story.pipeline.totals.delay_hits.values()) == 2
+
+
+def test_the_block_of_the_last_token_is_no_delay_hit_either() -> None:
+    story = Story()
+    story.arrives(1.0, "leader", CHAIN[:4], prompt=4 * BLOCK_TOKENS)
+    story.arrives(1.1, "follower", CHAIN[:4], prompt=4 * BLOCK_TOKENS)  # 96 tokens can be found
+    assert sum(story.pipeline.totals.delay_hits.values()) == 0
+
+
+@pytest.mark.parametrize("connected", [False, True], ids=["never came", "has a gap"])
+def test_without_a_whole_kv_tap_residency_is_unknown_not_zero(connected: bool) -> None:
+    story = Story(kv_tap=connected)
+    if connected:
+        story.tell(0.2, TapStatus("e", 0, TapEvent.GAP, TapState.DEGRADED), tap="e")
+    story.arrives(1.0, "a", CHAIN)
+    story.scheduled(1.0, "a", hbm=320)
+    story.first_token(1.1, "a")
+    hits = build_report(story.pipeline).hits
+    assert hits.unknown_residency_requests == 1
+    assert hits.in_time_ratio is None
+    assert hits.nominal_ratio is None
+
+
+def test_a_request_forgotten_at_the_bound_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests_module, "MAX_LIVE_REQUESTS", 4)
+    story = Story()
+    for n in range(10):
+        story.arrives(1.0 + n, f"r{n}", tuple(range(1_000 * n, 1_000 * n + 10)))
+    rank = story.pipeline.ranks[0]
+    assert len(rank.requests.live) == 4
+    assert len(rank.hits.pending) == 40
+    assert story.pipeline.ledger.open_count == 4
+
+
 def test_blocks_computed_by_two_requests_at_once_are_counted_once_as_duplicates() -> None:
     story = Story()
     for name in ("a", "b"):
@@ -166,6 +217,19 @@ def test_every_load_batch_and_request_is_forecast_and_paired() -> None:
     assert actual[Target.BATCH_COMPUTE] == pytest.approx(0.1)
     assert actual[Target.PREFILL] == pytest.approx(0.1)
     assert actual[Target.TTFT] == pytest.approx(0.3)
+
+
+def test_a_followers_late_hit_is_worthwhile_by_what_it_would_have_computed() -> None:
+    story = warmed_up()
+    story.arrives(2.0, "leader", CHAIN)
+    story.loads(1, "leader", decided=2.0, blocks=10)
+    story.arrives(2.0, "follower", CHAIN)
+    story.tell(2.0, RequestDeferred("follower", 2.0, DeferReason.LOAD))
+    story.loaded(1, started=2.0, ready=2.05)
+    for name, loaded in (("leader", 320), ("follower", 0)):
+        story.scheduled(2.06, name, hbm=320 - loaded, loaded=loaded)
+        story.first_token(2.08, name)
+    assert story.pipeline.totals.late_hits == story.pipeline.totals.worthwhile_hits == 2
 
 
 def test_a_follower_that_waits_for_anothers_load_waits_in_load() -> None:
@@ -257,6 +321,68 @@ def test_a_request_whose_end_was_lost_is_forgotten_once_batches_no_longer_name_i
     for n in range(16):
         story.batch(2.0 + n, 2.5 + n, decode("alive", 8 + n))
     assert list(story.pipeline.ranks[0].requests.live) == ["alive"]
+
+
+def test_a_batch_whose_end_was_lost_is_not_under_way_for_ever() -> None:
+    story = Story()
+    story.tell(1.0, BatchPlanned(7, 1.0, WALL_OFFSET + 1.0, (decode("a", 8),)))
+    story.tell(1.1, BatchPlanned(8, 1.1, WALL_OFFSET + 1.1, (decode("a", 9),)))
+    story.tell(1.2, BatchFinished(8, 1.2, 0.1))
+    states = {(p.forecast.subject, p.state) for p in story.pairs}
+    assert states == {("7", PairState.CENSORED), ("8", PairState.PAIRED)}
+    assert story.pipeline.ledger.open_count == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
+def test_a_record_with_an_impossible_time_is_refused_and_counted(bad: float) -> None:
+    story = Story()
+    story.arrives(1.0, "a", CHAIN)
+    story.first_token(bad, "a")
+    assert story.pipeline.refused_records == 1
+    story.first_token(1.2, "a")
+    assert [pair.state for pair in story.pairs] == [PairState.PAIRED]
+
+
+def test_a_first_token_before_its_arrival_is_not_scored() -> None:
+    story = Story()
+    story.arrives(1.0, "a", CHAIN)
+    story.first_token(0.5, "a")
+    assert [pair.state for pair in story.pairs] == [PairState.CENSORED]
+
+
+def test_an_engine_of_another_kv_state_gets_no_number() -> None:
+    story = Story()
+    story.tell(0.5, msgspec.structs.replace(ENGINE, supported_kv_state=False))
+    story.stored(0.6, CHAIN)
+    story.arrives(1.0, "a", CHAIN)
+    story.scheduled(1.0, "a", hbm=320)
+    story.batch(1.0, 1.1, prefill("a", 8, 320))
+    story.first_token(1.1, "a")
+    assert story.pairs == []
+    assert build_report(story.pipeline).hits.nominal_ratio is None
+
+
+def test_a_load_that_free_blocks_would_have_held_up_anyway_is_hidden() -> None:
+    story = warmed_up()
+    story.arrives(2.0, "a", CHAIN)  # 8 tokens to compute: one block
+    story.tell(2.0, BatchPlanned(900, 2.0, WALL_OFFSET + 2.0, (decode("b", 9),), free_blocks=0))
+    story.loads(1, "a", decided=2.0, blocks=10)
+    story.loaded(1, started=2.0, ready=2.3)
+    story.scheduled(2.3, "a", loaded=320)
+    story.first_token(2.4, "a")
+    assert story.pipeline.totals.hidden_load_seconds == pytest.approx(0.3)
+
+
+def test_the_prefill_forecast_counts_from_dispatch_however_late_the_news() -> None:
+    def p50(lag: float) -> float:
+        story = warmed_up()
+        story.arrives(2.0, "a", CHAIN)
+        story.tell(2.0 + lag, RequestScheduled("a", 2.0, 0))
+        story.first_token(9.0, "a")
+        [pair] = [pair for pair in story.pairs if pair.forecast.target is Target.PREFILL]
+        return pair.forecast.p50_seconds
+
+    assert p50(0.05) == pytest.approx(p50(0.0) + 0.05)
 
 
 def test_forecasts_made_while_a_gap_is_open_say_so() -> None:

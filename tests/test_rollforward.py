@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kvready.advisor import rollforward
 from kvready.advisor.rollforward import Job, Limits, Link, UnderWay, first_token_seconds
 from kvready.collectors.records import BatchMember
 
-LIMITS = Limits(batch_tokens=100, batch_requests=2, block_tokens=10, free_blocks=0)
+LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)
 
 
 def seconds_per_token(members: Sequence[BatchMember]) -> float:
@@ -101,7 +104,7 @@ def test_a_batch_under_way_is_waited_for_and_its_tokens_count() -> None:
 
 
 def test_nobody_overtakes_a_head_that_lacks_blocks() -> None:
-    limits = Limits(batch_tokens=100, batch_requests=8, block_tokens=10, free_blocks=4)
+    limits = Limits(batch_tokens=100, batch_requests=8, free_blocks=4)
     running = job("r", 10, found=10, output=3, running=True)
     running.blocks_held = 6
     jobs = [running, job("big", 80, blocks=8), job("small", 10, blocks=1)]
@@ -110,7 +113,7 @@ def test_nobody_overtakes_a_head_that_lacks_blocks() -> None:
 
 
 def test_a_request_that_never_fits_has_no_forecast() -> None:
-    limits = Limits(batch_tokens=100, batch_requests=8, block_tokens=10, free_blocks=4)
+    limits = Limits(batch_tokens=100, batch_requests=8, free_blocks=4)
     assert first_token_seconds([job("a", 80, blocks=8)], "a", limits, one_second_a_step) is None
 
 
@@ -130,3 +133,46 @@ def test_later_in_the_queue_is_never_sooner(position: int) -> None:
     assert ahead is not None
     assert behind is not None
     assert ahead <= behind
+
+
+jobs_of_any_kind = st.lists(
+    st.builds(
+        lambda prompt, found, output, load, blocks: (
+            prompt,
+            min(found, prompt),
+            output,
+            load,
+            blocks,
+        ),
+        st.integers(1, 400),
+        st.integers(0, 400),
+        st.integers(1, 60),
+        st.sampled_from([0.0, 0.0, 2.5]),
+        st.integers(0, 6),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(jobs_of_any_kind, st.data())
+def test_skipping_like_steps_gives_the_time_of_taking_each(
+    shapes: list[tuple[int, int, int, float, int]], data: st.DataObject
+) -> None:
+    jobs = [
+        job(f"j{n}", prompt, min(found, prompt), output, load=load, blocks=blocks)
+        for n, (prompt, found, output, load, blocks) in enumerate(shapes)
+    ]
+    subject = data.draw(st.sampled_from([job.request_id for job in jobs]))
+    limits = Limits(batch_tokens=100, batch_requests=3, free_blocks=8)
+    skipping = first_token_seconds(jobs, subject, limits, one_second_a_step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollforward._Rolling, "skip_decodes", lambda *_: 0)
+        stepping = first_token_seconds(jobs, subject, limits, one_second_a_step)
+    assert skipping == stepping
+
+
+def test_a_forecast_that_would_cost_more_than_it_tells_is_not_made() -> None:
+    jobs = [job(f"j{n}", 10_000, output=10_000) for n in range(500)]
+    limits = Limits(batch_tokens=512, batch_requests=500, free_blocks=None)
+    assert first_token_seconds(jobs, "j499", limits, one_second_a_step) is None

@@ -46,6 +46,11 @@ def test_computing_takes_precedence_over_a_copy_under_way() -> None:
     assert split_wait(timeline) == {WaitState.LOAD: 1.0, WaitState.PREFILL: 3.0}
 
 
+def test_a_copy_ordered_later_does_not_change_what_came_before_it() -> None:
+    timeline = Timeline(0.0, 0.0, 8.0, loads=[Interval(0, 1), Interval(7, 8)])
+    assert split_wait(timeline) == {WaitState.LOAD: 2.0, WaitState.READY: 6.0}
+
+
 instants = st.integers(min_value=0, max_value=1_000).map(lambda tenths: tenths / 10)
 
 

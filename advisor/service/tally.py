@@ -39,6 +39,9 @@ class TargetTally:
         self.states[pair.state] += 1
         self.missed += pair.missed
         actual = pair.actual_seconds
+        if pair.state is PairState.CENSORED and pair.missed:
+            self.outcomes[IntervalOutcome.ABOVE] += 1
+            self.bad += 1
         if pair.state is not PairState.PAIRED or actual is None:
             return
         forecast = pair.forecast
