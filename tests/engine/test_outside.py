@@ -22,7 +22,7 @@ from kvready.collectors.records import Tier
 
 pytestmark = pytest.mark.engine
 
-LOOK_SECONDS = 40
+LOOK_SECONDS = 36
 LEAD_SECONDS = 4.0  # until a look has made its first scrape
 DOCTOR_SECONDS = 8
 ENDING_SECONDS = 120
@@ -65,7 +65,7 @@ def watched(engine_python: Path, models: Path) -> Iterator[Watched]:
         look = command("look", engine.url, "--seconds", LOOK_SECONDS, "--interval", 2)
         time.sleep(LEAD_SECONDS)
         doctor = command("doctor", engine.url, "--seconds", DOCTOR_SECONDS)
-        shape = replace(load.SHAPES["small"], seed=7, questions=36, sessions=1)
+        shape = replace(load.SHAPES["small"], seed=7, questions=30, sessions=1)
         answers = load.run(engine.url, "kv-heavy", shape)
         assert look.poll() is None, "the load outlasted the look"
         said, diagnosis = (
