@@ -36,6 +36,7 @@ from kvready.collectors.records import (
 )
 
 MAX_LIVE_BLOCKS = 16_000_000  # over all ranks and groups; stores beyond it are shed and counted
+MAX_PUBLISHERS = 256  # whose news is kept; more are shed and counted
 MAX_SHARDS = 256  # (publisher, rank, group): more are shed and counted
 
 TIERS = (Tier.HBM, Tier.HOST, Tier.DISK, Tier.REMOTE)  # nearest first
@@ -86,14 +87,15 @@ class Inventory:
 
     Counters: `ambiguous_stores` stores read as hit reports, `restored_blocks` lower-tier chunks
     stored again, `unknown_removes` hashes removed that were not held, `shed_blocks` not taken for
-    the bound, `dropped_blocks` forgotten because they could not be confirmed.
+    the bound, `dropped_blocks` forgotten because they could not be confirmed, `shed_publishers`
+    news of taps beyond the bound.
     """
 
     def __init__(self, max_live_blocks: int = MAX_LIVE_BLOCKS) -> None:
         self.counts: Counter[str] = Counter()
         self._max_live_blocks = max_live_blocks
         self._shards: dict[ShardKey, _Shard] = {}
-        self._known: dict[str, Knowledge] = {}  # by tap: a few, as configured
+        self._known: dict[str, Knowledge] = {}  # by tap, at most MAX_PUBLISHERS
         self._partial: set[str] = set()  # taps from whose history something is missing for good
         self._interned: dict[int, int] = {}  # packed counts above CPython's small integers
         self._shard_limit = max_live_blocks
@@ -284,6 +286,9 @@ class Inventory:
     def _status(self, status: TapStatus) -> None:
         """A tap's news. Its stream may carry several ranks: what is lost is lost to all of them."""
         publisher = status.tap
+        if publisher not in self._known and len(self._known) >= MAX_PUBLISHERS:
+            self.counts["shed_publishers"] += 1
+            return
         unreadable = status.event is TapEvent.DECODE_ERROR and status.first_missing is not None
         if status.event in (TapEvent.EPOCH, TapEvent.DROPPED) or unreadable:
             self._forget(publisher)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvready.advisor.backcasts import Backcaster
 from kvready.advisor.contradictions import Contradictions, Facts
-from kvready.advisor.inventory import Inventory
+from kvready.advisor.inventory import MAX_PUBLISHERS, Inventory
 from kvready.advisor.latency_groups import PrefillLatencies
 from kvready.advisor.totals import Totals
 from kvready.collectors.clock import ClockMap
@@ -92,7 +92,8 @@ class Outside:
     def blocks(self, event: BlocksStored | BlocksRemoved | TierCleared) -> None:
         """A KV event."""
         self._event_messages += 1
-        self._event_taps.setdefault(event.publisher, TapState.LIVE)
+        if event.publisher not in self._event_taps:
+            self._event_tap(event.publisher, TapState.LIVE)
         if isinstance(event, BlocksStored) and event.tier is Tier.HOST:
             self._host_stored_blocks += len(event.block_hashes)
 
@@ -108,7 +109,11 @@ class Outside:
             self.contradictions.restart()
             self.latencies.clear()
         elif is_event_tap(status.tap):
-            self._event_taps[status.tap] = status.state
+            self._event_tap(status.tap, status.state)
+
+    def _event_tap(self, tap: str, state: TapState) -> None:
+        if tap in self._event_taps or len(self._event_taps) < MAX_PUBLISHERS:
+            self._event_taps[tap] = state
 
     def _facts(self) -> Facts:
         totals = self._totals

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -69,3 +70,33 @@ class Collector(Protocol):
     def coverage(self) -> Coverage:
         """What this tap can and cannot see, now."""
         ...
+
+
+@runtime_checkable
+class Recovers(Protocol):
+    """A collector that can make good, or at least say, that what it delivered did not arrive."""
+
+    def lost(self, count: int) -> None:
+        """So many of its records were lost behind it. Any thread may call."""
+        ...
+
+
+class LostBehind:
+    """Losses told from another thread, for the collector's next poll."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Tell of records that were lost."""
+        with self._lock:
+            self._count += count
+
+    def take(self) -> int:
+        """All told since the last time."""
+        if not self._count:  # the usual poll takes no lock
+            return 0
+        with self._lock:
+            count, self._count = self._count, 0
+        return count

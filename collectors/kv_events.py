@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from kvready.collectors.collector import Coverage, Level, Sink, Stability
+from kvready.collectors.collector import Coverage, Level, LostBehind, Sink, Stability
 from kvready.collectors.records import TapEvent, TapStatus
 from kvready.collectors.sequence import SequenceGate
+from kvready.collectors.tap_news import news_of
 from kvready.collectors.vllm import KvEventDecoder
 from kvready.collectors.zmq_stream import SequencedStream
 
@@ -54,6 +55,7 @@ class KvEventTap:
         self._records = 0
         self._messages = 0
         self._last_received: float | None = None
+        self._lost_behind = LostBehind()
 
     def start(self, sink: Sink) -> None:
         """Subscribe. Raises TapError for an endpoint that can never deliver."""
@@ -72,6 +74,9 @@ class KvEventTap:
         stream = self._stream
         if stream is None:
             return 0
+        lost = self._lost_behind.take()
+        if lost:
+            self.gate.lost_behind(lost, time.monotonic())
         taken = stream.poll(budget_seconds, self._on_message, self._on_status, self._on_refused)
         if taken:
             self._messages += taken
@@ -92,6 +97,10 @@ class KvEventTap:
         self.gate.disconnected(time.monotonic())
         self._flush_news()
         self._sink = None
+
+    def lost(self, count: int) -> None:
+        """Records delivered here were lost further on: what they held must come again."""
+        self._lost_behind.add(count)
 
     def coverage(self) -> Coverage:
         """What this tap can and cannot see, now."""
@@ -141,15 +150,7 @@ class KvEventTap:
 
     def _on_refused(self, reason: str, frames: list[bytes]) -> None:
         self.decoder.refuse(-1, reason, sum(map(len, frames)))
-        status = TapStatus(
-            self.name,
-            self.gate.rank,
-            TapEvent.DECODE_ERROR,
-            self.gate.state,
-            self.gate.epoch,
-            count=1,
-            detail=reason,
-        )
+        status = news_of(self.gate, TapEvent.DECODE_ERROR, count=1, detail=reason)
         self._on_status(status, time.monotonic())
 
     def _flush_news(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from hashlib import blake2b
 
+from msgspec import structs
+
 from kvready.collectors.records import TapEvent, TapState, TapStatus
+from kvready.collectors.tap_news import news_of
 
 FORGIVEN_AFTER_SECONDS = 60.0  # by then the requests whose records were lost have mostly ended
 
@@ -59,6 +62,28 @@ class MessageOrder:
         self._expected = None
         self._tell(TapEvent.CLOSED)
 
+    def hear(self, status: TapStatus, now: float) -> None:
+        """Take what the publisher says of itself: told as this stream's, in the state it is in."""
+        if status.event is TapEvent.CLOSED:
+            self.gone()
+            return
+        if status.event is TapEvent.DROPPED:
+            self._taint(now)
+        self.news.append(
+            structs.replace(
+                status, tap=self.tap, rank=self.rank, state=self.state, epoch=self.epoch
+            )
+        )
+
+    def lost_behind(self, count: int, now: float) -> None:
+        """Records that were taken from here got lost before they were ingested."""
+        if self.state is TapState.CLOSED:
+            return
+        self._taint(now)
+        self.news.append(
+            news_of(self, TapEvent.DROPPED, count=count, detail="lost on the way to ingestion")
+        )
+
     def tick(self, now: float) -> None:
         """Let time pass: a gap long ago no longer taints what comes now."""
         if self.state is TapState.DEGRADED and now >= self._degraded_until:
@@ -79,9 +104,12 @@ class MessageOrder:
     def _gap(self, first: int, last: int, now: float) -> None:
         self.gaps += 1
         self.lost += last - first + 1
+        self._taint(now)
+        self._tell(TapEvent.GAP, first, last)
+
+    def _taint(self, now: float) -> None:
         self.state = TapState.DEGRADED
         self._degraded_until = now + FORGIVEN_AFTER_SECONDS
-        self._tell(TapEvent.GAP, first, last)
 
     def _tell(
         self,
@@ -90,19 +118,4 @@ class MessageOrder:
         last_missing: int | None = None,
         detail: str = "",
     ) -> None:
-        count = 0
-        if first_missing is not None and last_missing is not None:
-            count = last_missing - first_missing + 1
-        self.news.append(
-            TapStatus(
-                self.tap,
-                self.rank,
-                event,
-                self.state,
-                self.epoch,
-                first_missing,
-                last_missing,
-                count,
-                detail,
-            )
-        )
+        self.news.append(news_of(self, event, first_missing, last_missing, detail))

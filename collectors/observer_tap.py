@@ -17,12 +17,13 @@ import zmq
 from msgspec import structs
 from zmq.utils.monitor import recv_monitor_message
 
-from kvready.collectors.collector import Coverage, Level, Sink, Stability
+from kvready.collectors.collector import Coverage, Level, LostBehind, Sink, Stability
 from kvready.collectors.endpoint import MAX_IPC_PATH_BYTES
 from kvready.collectors.errors import TapError
 from kvready.collectors.message_order import MessageOrder, Taken
 from kvready.collectors.record_batch import RecordBatchDecoder
 from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
+from kvready.collectors.tap_news import news_of
 
 TOPIC = b"kvready"
 SOCKET_PATTERN = "observer-*.sock"
@@ -85,6 +86,7 @@ class ObserverTap:
         self._refused = 0
         self._past_gaps = 0  # of sockets that are no more
         self._past_lost = 0
+        self._lost_behind = LostBehind()
         self._last_received: float | None = None
         self._saw_frontend = self._saw_inside = False
 
@@ -120,7 +122,10 @@ class ObserverTap:
             self._look_for_sockets()
             taken = self._take_all(deadline)
         now = time.monotonic()
+        lost = self._lost_behind.take()
         for source in self._sources.values():
+            if lost:
+                source.order.lost_behind(lost, now)
             if source.publisher_left():
                 source.order.gone()
             source.order.tick(now)
@@ -136,6 +141,10 @@ class ObserverTap:
         self._context.destroy(linger=0)
         self._context = None
         self._sink = None
+
+    def lost(self, count: int) -> None:
+        """Records delivered here were lost further on; of which stream, nobody knows."""
+        self._lost_behind.add(count)
 
     def coverage(self) -> Coverage:
         """What this tap can and cannot see, now."""
@@ -227,6 +236,10 @@ class ObserverTap:
         records, problem = self.decoder.decode(frames[2])
         rank = order.rank
         for record in records:
+            if isinstance(record, TapStatus):
+                order.hear(record, now)  # it does not know what its stream is called here
+                self._tell(order, now)
+                continue
             if rank and isinstance(record, Observed):
                 record = structs.replace(record, rank=rank)
             self._deliver(record, now)
@@ -245,12 +258,4 @@ class ObserverTap:
 
 
 def _decode_error(order: MessageOrder, reason: str) -> TapStatus:
-    return TapStatus(
-        order.tap,
-        order.rank,
-        TapEvent.DECODE_ERROR,
-        order.state,
-        order.epoch,
-        count=1,
-        detail=reason,
-    )
+    return news_of(order, TapEvent.DECODE_ERROR, count=1, detail=reason)

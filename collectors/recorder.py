@@ -21,6 +21,7 @@ from kvready.collectors.records import (
 )
 
 TICK_SECONDS = 1.0
+LOSS_FORGIVEN_AFTER_SECONDS = 60.0  # as a gap that a tap saw itself
 MAX_TICKS_AT_ONCE = 5  # a process that slept longer skips ticks rather than write a burst
 RECORDER_TAP = "recorder"
 
@@ -75,7 +76,8 @@ class Recorder:
         self._spoke: set[str] = set()  # since the last tick
         # How long a tap said nothing while another spoke; None until its first record.
         self._quiet_seconds: dict[str, float | None] = dict.fromkeys(taps or {})
-        self._said_of_itself: dict[str, TapState] = {}
+        self._said_of_itself: dict[str, TapState] = {}  # of those taps only
+        self._lossy_until: dict[str, float] = {}
         self._advice = dict(taps or {})
         self._started_seconds = started_seconds
         self._silent: set[str] = set()
@@ -83,7 +85,8 @@ class Recorder:
     def take(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
         """Give one record its number, keep it, forward it."""
         if isinstance(record, TapStatus):
-            self._said_of_itself[record.tap] = record.state
+            if record.tap in self._quiet_seconds:
+                self._said_of_itself[record.tap] = record.state
         elif not isinstance(record, Tick):
             # A scrape is answered by an idle engine too: it makes no other tap's silence strange.
             if not isinstance(record, CountersScraped):
@@ -91,12 +94,16 @@ class Recorder:
             self._quiet_seconds[tap] = 0.0
             if tap in self._silent:
                 self._silent.remove(tap)
-                state = self._said_of_itself.get(tap, TapState.LIVE)
-                self._stamp(_status(tap, TapEvent.HEALED, state), received_seconds, tap)
+                news = _status(tap, TapEvent.HEALED, self._state_of(tap))
+                self._stamp(news, received_seconds, tap)
         self._stamp(record, received_seconds, tap)
 
     def dropped(self, tap: str, count: int, now_seconds: float) -> None:
-        """Say that a full queue cost records, so that replays know it too."""
+        """Say that a full queue cost records, so that replays know it too; it taints for a while.
+
+        What it means for the tap's own streams the tap says itself: tell it as well.
+        """
+        self._lossy_until[tap] = now_seconds + LOSS_FORGIVEN_AFTER_SECONDS
         status = TapStatus(
             tap=tap,
             rank=0,
@@ -120,6 +127,7 @@ class Recorder:
             RECORDER_TAP,
         )
         self._look_for_silence(now_seconds)
+        self._forgive(now_seconds)
         self._keep_safe()
 
     def close(self) -> None:
@@ -144,6 +152,22 @@ class Recorder:
             tap: "has said nothing so far" if self._quiet_seconds[tap] is None else "went silent"
             for tap in sorted(self._silent)
         }
+
+    def _state_of(self, tap: str) -> TapState:
+        return (
+            TapState.DEGRADED
+            if tap in self._lossy_until
+            else self._said_of_itself.get(tap, TapState.LIVE)
+        )
+
+    def _forgive(self, now_seconds: float) -> None:
+        """A loss long ago no longer taints what comes now."""
+        for tap in [tap for tap, until in self._lossy_until.items() if now_seconds >= until]:
+            del self._lossy_until[tap]
+            if tap not in self._silent:  # else it heals when it speaks
+                detail = f"nothing lost for {LOSS_FORGIVEN_AFTER_SECONDS:.0f} s"
+                news = _status(tap, TapEvent.HEALED, self._state_of(tap), detail)
+                self._stamp(news, now_seconds, tap)
 
     def _look_for_silence(self, now_seconds: float) -> None:
         """A tap is silent that never spoke in time, or said nothing for long while another spoke.

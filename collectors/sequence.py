@@ -9,7 +9,8 @@ by replay would otherwise end in the wrong order and call a block ready that is 
 what the consumer knows is old but was true together; the state says `degraded` meanwhile.
 
 A message that stays missing is given up: `DROPPED` tells the consumer to forget every block learnt
-before it, since its removal may have been in what was lost, and delivery goes on behind the hole.
+before it, since its removal may have been in what was lost, and delivery goes on behind the hole;
+behind the last one where there are several, since what lies between would be forgotten at once.
 Blocks that the engine still holds from before are then unknown, not absent, until it restarts.
 
 An engine that restarts breaks its connection; `disconnected` must hear of it. Its numbers alone do
@@ -23,9 +24,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from kvready.collectors.gate_actions import Action, Ask, Deliver, ReplayRound
 from kvready.collectors.records import TapEvent, TapState, TapStatus
+from kvready.collectors.tap_news import news_of
 
 MAX_HELD_MESSAGES = 16_384
 MAX_HELD_BYTES = 256 * 2**20
@@ -38,33 +40,6 @@ PASSED_ROUNDS = 2  # replays that begin above what was asked, before it counts a
 TRUSTED_ROUND_MESSAGES = 500  # vLLM's ROUTER drops silently past 1,000 queued: then look again
 LIVE = 0  # source of a message: a live connection, or the number of a replay
 LATE_STREAK = 8  # stale numbers in a row, none fresh between: a restart under a clock set back
-
-
-class Deliver(NamedTuple):
-    """Pass this message on."""
-
-    sequence: int
-    payload: bytes
-    received_seconds: float
-
-
-class Ask(NamedTuple):
-    """Request a replay from `start`, on a fresh connection: older replies must not mix in."""
-
-    start: int
-
-
-Action = Deliver | Ask | TapStatus
-
-
-class _Round:
-    """One replay request under way."""
-
-    def __init__(self, start: int, now: float) -> None:
-        self.start = start
-        self.first: int | None = None
-        self.messages = 0
-        self.heard_seconds = now
 
 
 class SequenceGate:
@@ -101,7 +76,7 @@ class SequenceGate:
         self._held: dict[int, tuple[bytes, float, int]] = {}  # payload, receive time, source
         self._held_bytes = 0
         self._marks: list[bytes] = [b""] * KEPT_MARKS
-        self._round: _Round | None = None
+        self._round: ReplayRound | None = None
         self._passed = 0
         self._late = 0
         self._rounds = 0
@@ -210,7 +185,26 @@ class SequenceGate:
         The news is for now, ahead of all that waits in `actions`.
         """
         self.partial = True
-        return self._status(TapEvent.DECODE_ERROR, sequence, sequence, 1, reason)
+        return news_of(self, TapEvent.DECODE_ERROR, sequence, sequence, reason)
+
+    def lost_behind(self, count: int, now: float) -> None:
+        """What was delivered did not all arrive: everything is asked for again, or is in doubt."""
+        detail = f"{count} records lost on the way to ingestion"
+        if not self._can_replay:
+            self.partial = True
+            self._report(TapEvent.DROPPED, detail=detail, count=count)
+            return
+        self._top = self.highest
+        self._owed = self._top >= 0
+        self.expected = 0
+        self.epoch += 1
+        self._anchored = self._doubted = self._steady = self.partial = False
+        self._behind = True
+        self._round = None
+        self._passed = 0
+        self._report(TapEvent.EPOCH, detail=detail)
+        if self._connected:
+            self._ask(now)
 
     def _irregular(self, sequence: int, payload: bytes, mark: bytes, now: float) -> None:
         highest = self.highest
@@ -239,7 +233,7 @@ class SequenceGate:
         if gap:
             self.gaps += 1
             self._steady = False
-            self._report(TapEvent.GAP, highest + 1, sequence - 1, sequence - highest - 1)
+            self._report(TapEvent.GAP, highest + 1, sequence - 1)
             if not self._can_replay:
                 self._give_up("no replay endpoint")
                 return
@@ -264,7 +258,9 @@ class SequenceGate:
         if self._doubted:
             return
         self._deliver_run()
-        if not self._held and not self._behind and not self._steady:
+        if self._held or self._behind or self.expected <= self._top:
+            return
+        if not self._steady:
             self._steady = True
             self._last_source = LIVE  # as what comes next does
             self._passed = 0
@@ -309,11 +305,11 @@ class SequenceGate:
         if self._anchored:
             self._doubted = True
             self._steady = False
-        self._round = _Round(start, now)
+        self._round = ReplayRound(start, now)
         self._rounds += 1
         self.actions.append(Ask(start))
 
-    def _end_round(self, replay: _Round, now: float, *, ended: bool) -> None:
+    def _end_round(self, replay: ReplayRound, now: float, *, ended: bool) -> None:
         self._round = None
         if not self._steady:
             self._drain()
@@ -334,24 +330,29 @@ class SequenceGate:
         self.partial = True
         if below is None:
             self._behind = False
-        self._report_drop(reason)
-        while self._held:
-            self.expected = min(self._held)
-            self._deliver_run(behind_a_hole=True)
-            if below is not None and self.expected >= below:
-                break
-            if self._held:
-                self._report_drop(reason)
-        if not self._held:
-            self.expected = self.highest + 1
+        start, passed_over = self._behind_holes(below)
+        missing = max(0, start - self.expected) - passed_over
+        self.given_up += missing
+        first, last = (self.expected, start - 1) if missing else (None, None)
+        self._report(TapEvent.DROPPED, first, last, reason, missing)
+        self.expected = start
+        self._deliver_run(behind_a_hole=True)
         self._steady = not self._held and not self._behind
 
-    def _report_drop(self, reason: str) -> None:
-        last = min(self._held) - 1 if self._held else self.highest
-        missing = max(0, last - self.expected + 1)
-        self.given_up += missing
-        first_missing = self.expected if missing else None
-        self._report(TapEvent.DROPPED, first_missing, last if missing else None, missing, reason)
+    def _behind_holes(self, below: int | None) -> tuple[int, int]:
+        """Where delivery goes on, and how many held messages before it are let go."""
+        start = self.highest + 1
+        held = sorted(self._held)
+        for place, sequence in enumerate(held):
+            if place and sequence == held[place - 1] + 1:
+                continue
+            if place and below is not None and held[place - 1] + 1 >= below:
+                break
+            start = sequence
+        passed_over = [sequence for sequence in held if sequence < start]
+        for sequence in passed_over:
+            self._held_bytes -= len(self._held.pop(sequence)[0])
+        return start, len(passed_over)
 
     def _restart(self, detail: str, *, whole: bool = True) -> None:
         """Another incarnation speaks: nothing known of the old one holds.
@@ -379,14 +380,7 @@ class SequenceGate:
         event: TapEvent,
         first_missing: int | None = None,
         last_missing: int | None = None,
-        count: int = 0,
         detail: str = "",
+        count: int | None = None,
     ) -> None:
-        self.actions.append(self._status(event, first_missing, last_missing, count, detail))
-
-    def _status(
-        self, event: TapEvent, first: int | None, last: int | None, count: int, detail: str
-    ) -> TapStatus:
-        return TapStatus(
-            self.tap, self.rank, event, self.state, self.epoch, first, last, count, detail
-        )
+        self.actions.append(news_of(self, event, first_missing, last_missing, detail, count))

@@ -15,8 +15,9 @@ from zmq.utils.monitor import recv_monitor_message
 
 from kvready.collectors.endpoint import live_endpoint, replay_endpoint
 from kvready.collectors.errors import TapError
+from kvready.collectors.gate_actions import Ask, Deliver
 from kvready.collectors.records import TapStatus
-from kvready.collectors.sequence import Ask, Deliver, SequenceGate
+from kvready.collectors.sequence import SequenceGate
 
 CONNECTION_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 END_OF_REPLAY = b"\xff" * 8

@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from observer_publisher import TAP, TOPIC, ObserverPublisher, load_started
 from streams import captured_frames
 
+from kvready.advisor.pipeline import Pipeline
+from kvready.collectors import message_order
 from kvready.collectors.collector import Level
 from kvready.collectors.contract import Gathered
+from kvready.collectors.engine.publisher import RecordPublisher
 from kvready.collectors.errors import TapError
 from kvready.collectors.message_order import FORGIVEN_AFTER_SECONDS, MessageOrder, Taken
 from kvready.collectors.observer_tap import LOOK_EVERY_SECONDS, ObserverTap
 from kvready.collectors.record_batch import MAX_NAMES, RecordBatchDecoder
-from kvready.collectors.records import LoadStarted, TapEvent, TapState
+from kvready.collectors.records import (
+    AnyRecord,
+    Ingested,
+    LoadStarted,
+    TapEvent,
+    TapState,
+    TapStatus,
+)
 
 PATIENCE_SECONDS = 20.0
 
@@ -191,3 +201,65 @@ def test_api_servers_alone_tell_less_than_an_observer_inside(short_dir: Path) ->
     finally:
         tap.stop()
         frontend.end()
+
+
+def test_an_engine_that_restarts_cleanly_leaves_nothing_degraded(
+    tap: ObserverTap, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a publisher says of itself is told under its stream's name, and so undone with it."""
+    # The first messages of a life may come before we are there: a gap, forgiven sooner here.
+    monkeypatch.setattr(message_order, "FORGIVEN_AFTER_SECONDS", 0.1)
+    pipeline, sink = Pipeline(), Gathered()
+
+    def take(record: AnyRecord, received_seconds: float, name: str) -> None:
+        sink(record, received_seconds, name)
+        pipeline.ingest(Ingested(len(sink.records), received_seconds, name, record))
+
+    live = TapStatus("kv-events", 0, TapEvent.CONNECTED, TapState.LIVE)
+    take(live, 0.0, "kv-events")
+    tap.start(take)
+    for life in (1, 2, 3):
+        publisher = RecordPublisher(short_dir, "scheduler")
+        publisher.open()
+        poll_until(
+            tap,
+            lambda: pipeline.tap_states.get(f"{TAP}-scheduler-0") is TapState.LIVE,
+            lambda publisher=publisher: publisher.publish([load_started(1)]),
+        )
+        assert not pipeline.degraded, (life, pipeline.tap_states)
+        publisher.close()
+        poll_until(tap, lambda: pipeline.degraded, lambda: None)
+    assert set(pipeline.tap_states) == {"kv-events", f"{TAP}-scheduler-0"}
+    assert len(sink.news(TapEvent.CLOSED)) == 3
+    assert len(sink.news(TapEvent.EPOCH)) == 2
+
+
+def test_records_that_a_publisher_lost_taint_its_own_stream_for_a_while(
+    tap: ObserverTap, short_dir: Path
+) -> None:
+    sink = Gathered()
+    tap.start(sink)
+    publisher = RecordPublisher(short_dir, "mover", rank=1)
+    publisher.open()
+    poll_until(tap, lambda: bool(sink.facts), lambda: publisher.publish([load_started(1)]))
+    publisher.lose(7)
+    publisher.publish([load_started(2)])
+    poll_until(tap, lambda: bool(sink.news(TapEvent.DROPPED)), lambda: None)
+    [dropped] = sink.news(TapEvent.DROPPED)
+    assert (dropped.tap, dropped.rank, dropped.count) == (f"{TAP}-mover-1", 1, 7)
+    assert dropped.state is tap.coverage().state is TapState.DEGRADED
+    publisher.close()
+
+
+def test_records_lost_behind_the_tap_taint_every_stream_that_speaks() -> None:
+    orders = MessageOrder(TAP), MessageOrder(TAP)
+    orders[0].take(0, b"", 1.0)
+    for order in orders:
+        order.news.clear()
+        order.lost_behind(3, 2.0)
+    assert [(one.event, one.count, one.state) for one in orders[0].news] == [
+        (TapEvent.DROPPED, 3, TapState.DEGRADED)
+    ]
+    assert orders[1].news == []
+    orders[0].tick(2.0 + FORGIVEN_AFTER_SECONDS)
+    assert orders[0].state is TapState.LIVE

@@ -7,7 +7,9 @@ import errno
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvready.collectors.recorder import RECORDER_TAP, Recorder
+from kvready.advisor.inventory import MAX_PUBLISHERS
+from kvready.advisor.pipeline import Pipeline
+from kvready.collectors.recorder import LOSS_FORGIVEN_AFTER_SECONDS, RECORDER_TAP, Recorder
 from kvready.collectors.records import (
     FirstToken,
     Ingested,
@@ -145,6 +147,49 @@ def test_drops_become_a_record() -> None:
     assert [(s.event, s.count, s.state) for s in statuses(seen)] == [
         (TapEvent.DROPPED, 17, TapState.DEGRADED)
     ]
+
+
+def test_a_loss_of_our_own_taints_its_tap_for_a_while_and_is_forgiven() -> None:
+    for tap in ("observer", "kv-events"):
+        pipeline = Pipeline()
+        recorder = Recorder(pipeline.ingest, taps={tap: ""})
+        live = TapStatus("kv-events", 0, TapEvent.CONNECTED, TapState.LIVE)
+        recorder.take(live, 0.0, "kv-events")
+        recorder.dropped(tap, 5, 1.0)
+        for second in range(1, int(LOSS_FORGIVEN_AFTER_SECONDS)):
+            recorder.take(spoke(second), second, tap)
+            recorder.advance(second, second)
+            assert pipeline.degraded
+        recorder.advance(1.0 + LOSS_FORGIVEN_AFTER_SECONDS, 0.0)
+        assert pipeline.tap_states[tap] is TapState.LIVE
+        # Blocks that were lost stay lost until the tap that told of them has asked again.
+        assert pipeline.degraded == (tap == "kv-events")
+
+
+def test_a_silent_tap_that_lost_records_speaks_again_in_doubt() -> None:
+    seen: list[Ingested] = []
+    recorder = Recorder(seen.append, taps={"a": ""}, silence_seconds=2)
+    for second in range(4):
+        recorder.advance(second, second)
+    recorder.dropped("a", 1, 4.0)
+    recorder.take(spoke(5), 5.0, "a")
+    assert statuses(seen)[-1].state is TapState.DEGRADED
+
+
+def test_names_that_strangers_give_their_streams_are_bounded() -> None:
+    pipeline = Pipeline()
+    recorder = Recorder(pipeline.ingest, taps={"a": ""})
+    for number in range(5_000):
+        news = TapStatus(f"stream{number}", 0, TapEvent.CONNECTED, TapState.LIVE)
+        recorder.take(news, 0.0, "a")
+    sizes = {
+        name: len(held)
+        for owner in (pipeline, pipeline.inventory, pipeline.outside, recorder)
+        for name, held in vars(owner).items()
+        if isinstance(held, dict | set)
+    }
+    assert max(sizes.values()) <= MAX_PUBLISHERS, sizes
+    assert pipeline.inventory.counts["shed_publishers"] == 5_000 - MAX_PUBLISHERS
 
 
 def test_closing_twice_is_safe() -> None:

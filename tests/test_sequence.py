@@ -38,7 +38,7 @@ class Rehearsal:
         self.inventory = Inventory()
         self.engine = SmallEngine(seed)
         self.ring = ring
-        self.leaky = False
+        self.leaky = self.shedding = False
         self.asked: list[float] = []
         self.statuses: list[TapStatus] = []
         self.deliveries: list[tuple[int, int]] = []  # (epoch, sequence)
@@ -56,6 +56,21 @@ class Rehearsal:
         sequence, payload = message
         if self.gate.live(sequence, payload, payload[:10], self.now):
             self.deliver(sequence, payload)
+        self.settle()
+
+    def shed(self, message: tuple[int, bytes]) -> None:
+        """What a live message brings is delivered, and lost on its way to the inventory."""
+        self.shedding = True
+        before = len(self.deliveries)
+        self.arrive(message)
+        self.shedding = False
+        count = len(self.deliveries) - before
+        if not count:
+            return  # it was held back: nothing was lost
+        loss = TapStatus(TAP, 0, TapEvent.DROPPED, TapState.DEGRADED, count=count)
+        self.inventory.apply(loss)
+        self.delivered = None
+        self.gate.lost_behind(count, self.now)
         self.settle()
 
     def restart(self) -> None:
@@ -119,6 +134,8 @@ class Rehearsal:
         assert last is None or sequence > last, "delivered out of order"
         self.delivered = sequence
         self.deliveries.append((self.gate.epoch, sequence))
+        if self.shedding:
+            return
         for record in self.decoder.decode(sequence, payload).records:
             self.inventory.apply(record)
         if payload in self.engine.published[sequence : sequence + 1]:  # this incarnation's
@@ -140,7 +157,9 @@ class Rehearsal:
 
 
 FATES = st.lists(
-    st.sampled_from(["arrive"] * 8 + ["lose"] * 3 + ["twice", "late", "wait", "restart", "leaky"]),
+    st.sampled_from(
+        ["arrive"] * 8 + ["lose"] * 3 + ["twice", "late", "wait", "restart", "leaky", "shed"]
+    ),
     min_size=5,
     max_size=60,
 )
@@ -173,6 +192,8 @@ def play(rehearsal: Rehearsal, fates: list[str]) -> None:
         if fate == "late":
             late = message
             continue
+        if fate == "shed":
+            rehearsal.shed(message)
         if fate in ("arrive", "twice"):
             rehearsal.arrive(message)
         if fate == "twice":
@@ -380,6 +401,44 @@ def test_more_held_back_than_fits_is_given_up_and_bounded() -> None:
     assert [one.sequence for one in delivered] == sorted(one.sequence for one in delivered)
     assert delivered[0].sequence == 1
     assert KEPT_MARKS > MAX_HELD_MESSAGES
+
+
+def test_many_holes_given_up_at_once_are_one_piece_of_news_and_quick_to_tell() -> None:
+    gate = SequenceGate(TAP, can_replay=True)
+    gate.connected(0.0)
+    gate.actions.clear()
+    for place in range(MAX_HELD_MESSAGES + 1):
+        gate.live(2 * place + 1, b"", place.to_bytes(10), 1.0)
+    gone = [one for one in gate.actions if getattr(one, "event", None) is TapEvent.DROPPED]
+    [dropped] = gone
+    assert isinstance(dropped, TapStatus)
+    last = 2 * MAX_HELD_MESSAGES + 1
+    assert (dropped.first_missing, dropped.last_missing) == (0, last - 1)
+    assert dropped.count == gate.given_up == MAX_HELD_MESSAGES + 1
+    assert [one.sequence for one in gate.actions if isinstance(one, Deliver)] == [last]
+    assert gate.expected == last + 1
+
+
+def test_what_was_lost_behind_the_tap_is_asked_for_again_and_known_again() -> None:
+    rehearsal = Rehearsal(10)
+    for _ in range(9):
+        rehearsal.arrive(rehearsal.publish())
+    rehearsal.now += ROUND_APART_SECONDS
+    rehearsal.shed(rehearsal.publish())
+    assert rehearsal.gate.state is TapState.LIVE
+    assert rehearsal.inventory.state(TAP) is Knowledge.LIVE
+    assert rehearsal.inventory.blocks(Tier.HBM) == rehearsal.engine.truths[-1]["GPU"]
+    assert rehearsal.gate.gaps == 0, "nothing was missing from what the engine sent"
+
+
+def test_what_was_lost_behind_the_tap_for_good_stays_in_doubt() -> None:
+    rehearsal = Rehearsal(11, can_replay=False)
+    rehearsal.arrive(rehearsal.publish())
+    rehearsal.shed(rehearsal.publish())
+    rehearsal.arrive(rehearsal.publish())
+    assert rehearsal.gate.state is TapState.DEGRADED
+    assert rehearsal.inventory.state(TAP) is Knowledge.DEGRADED
+    assert rehearsal.gate.gaps == 0
 
 
 @pytest.mark.parametrize("unordered", [True, False])

@@ -393,6 +393,24 @@ def test_a_full_queue_drops_and_tells_how_many_by_tap_in_their_place() -> None:
     assert intake.dropped == {"a": 3, "b": 1}
 
 
+def test_a_tap_whose_records_were_dropped_is_told_so() -> None:
+    class Lossy(Flood):
+        told = 0
+
+        def lost(self, count: int) -> None:
+            self.told += count
+
+    flood, other = Lossy(), Lossy()
+    other.name = "other"
+    sidecar = sidecar_of(flood, other)
+    sidecar.intake._limit = 100
+    flood.start(sidecar.intake.put)
+    flood.poll(0.0)
+    sidecar._ingest_once()
+    assert flood.told == sidecar.intake.dropped["flood"] == 156
+    assert other.told == 0
+
+
 def test_drops_reach_the_pipeline_as_records() -> None:
     seen: list[Ingested] = []
     sidecar = sidecar_of()

@@ -22,7 +22,7 @@ from kvready.advisor.service.snapshot import Snapshot
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import Tap
 from kvready.advisor.settings import Settings
-from kvready.collectors.collector import Collector, Coverage, Level
+from kvready.collectors.collector import Collector, Coverage, Level, Recovers
 from kvready.collectors.errors import ServiceError
 from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.otlp_forward import Forwarder
@@ -219,7 +219,7 @@ class Sidecar:
             received_seconds = now
             for record, received_seconds, tap in self.intake.drain(INGEST_BATCH_RECORDS, now):
                 if isinstance(record, Shed):
-                    self.recorder.dropped(tap, record.records, received_seconds)
+                    self._lost(tap, record.records, received_seconds)
                 else:
                     self.recorder.take(record, received_seconds, tap)
                 taken += 1
@@ -229,6 +229,13 @@ class Sidecar:
             total += taken
             if taken < INGEST_BATCH_RECORDS:
                 return total
+
+    def _lost(self, tap: str, count: int, received_seconds: float) -> None:
+        """Our own queue was full: the recording says so, and the tap makes good what it can."""
+        self.recorder.dropped(tap, count, received_seconds)
+        for collector in self.collectors:
+            if collector.name == tap and isinstance(collector, Recovers):
+                collector.lost(count)
 
     def _answer_questions(self) -> None:
         for _ in range(MAX_QUESTIONS):
