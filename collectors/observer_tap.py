@@ -28,6 +28,7 @@ from kvready.collectors.tap_news import news_of
 TOPIC = b"kvready"
 SOCKET_PATTERN = "observer-*.sock"
 FRONTEND_SOCKET = "observer-frontend"
+SCHEDULER_SOCKET = "observer-scheduler"
 LONGEST_SOCKET_NAME = "observer-mover-0000-0000.sock"
 RANK_IN_NAME = re.compile(r"observer-[a-z]+-(\d+)(?:-\d+)?")
 SEQUENCE_BYTES = 8
@@ -88,7 +89,7 @@ class ObserverTap:
         self._past_lost = 0
         self._lost_behind = LostBehind()
         self._last_received: float | None = None
-        self._saw_frontend = self._saw_inside = False
+        self._saw_frontend = self._saw_scheduler = False
 
     def start(self, sink: Sink) -> None:
         """Watch the folder, which may come later. Raises TapError where no socket could be."""
@@ -170,7 +171,8 @@ class ObserverTap:
     @property
     def _level(self) -> Level:
         """What API servers alone tell is known only once a request has ended."""
-        return Level.REQUESTS if self._saw_frontend and not self._saw_inside else Level.OBSERVER
+        reported_only = self._saw_frontend and not self._saw_scheduler
+        return Level.REQUESTS if reported_only else Level.OBSERVER
 
     def _look_for_sockets(self) -> None:
         now = time.monotonic()
@@ -191,8 +193,8 @@ class ObserverTap:
             self._sources[path] = source
             if path.stem.startswith(FRONTEND_SOCKET):
                 self._saw_frontend = True
-            else:
-                self._saw_inside = True
+            elif path.stem.startswith(SCHEDULER_SOCKET):
+                self._saw_scheduler = True
             self._poller.register(source.socket, zmq.POLLIN)
 
     def _close(self, path: Path) -> None:

@@ -193,11 +193,16 @@ def test_api_servers_alone_tell_less_than_an_observer_inside(short_dir: Path) ->
         assert tap.coverage().level is Level.OBSERVER  # nothing seen yet: what it is there for
         tap.poll(0.0)
         assert tap.coverage().level is Level.REQUESTS
+        mover = ObserverPublisher(short_dir, "mover-0")  # it knows of copies, not of requests
+        time.sleep(2 * LOOK_EVERY_SECONDS)
+        tap.poll(0.0)
+        assert tap.coverage().level is Level.REQUESTS
         inside = ObserverPublisher(short_dir, "scheduler-0")
         time.sleep(2 * LOOK_EVERY_SECONDS)
         tap.poll(0.0)
         assert tap.coverage().level is Level.OBSERVER
         inside.end()
+        mover.end()
     finally:
         tap.stop()
         frontend.end()
