@@ -51,27 +51,31 @@ def cpu_seconds(session: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def engine_for(python: Path, model: Path, level: str) -> Engine:
+def engine_for(python: Path, model: Path, level: str, otlp_port: int) -> Engine:
     """An engine with what this level asks for; the placebo's is bare. The host tier is the same."""
     if level == "l3":
         return Engine(python, model)
+    spans = ("--otlp-traces-endpoint", f"grpc://127.0.0.1:{otlp_port}")
     return Engine(
         python,
         model,
         scheduler_class=STOCK_SCHEDULER,
         observe=False,
         publish_kv_events=level != PLACEBO,
+        extra_arguments=spans if level == "l2" else (),
     )
 
 
 @contextmanager
-def sidecar(engine: Engine, level: str) -> Iterator[int | None]:
+def sidecar(engine: Engine, level: str, otlp_port: int) -> Iterator[int | None]:
     """`kvready serve` attached at this level; its process id, None for the placebo."""
     if level == PLACEBO:
         yield None
         return
     command = [sys.executable, "-m", "kvready.advisor.cli", "serve", "--port", str(free_port())]
     command += ["--kv-events", engine.kv_events_endpoint, "--replay", engine.kv_replay_endpoint]
+    if level == "l2":
+        command += ["--otlp-grpc-port", str(otlp_port)]
     if level == "l3":
         command += ["--observer-dir", str(engine.observer_folder)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -93,7 +97,11 @@ def one_life(python: Path, model: Path, level: str, seed: int) -> Life:
     """An engine from start to stop under the same load; the first turn warms it up."""
     # As fast as the engine goes, so that idling counts little.
     shape = replace(load.SHAPES["small"], requests_per_second=20.0, abort_share=0.0)
-    with engine_for(python, model, level) as engine, sidecar(engine, level) as watcher:
+    otlp_port = free_port()
+    with (
+        engine_for(python, model, level, otlp_port) as engine,
+        sidecar(engine, level, otlp_port) as watcher,
+    ):
         requests = 0
         for turn in range(1 + TURNS_PER_LIFE):
             if turn == 1:
