@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from contextlib import suppress
 
 from kvready.collectors.errors import KvreadyError
 
 CANNOT = 2
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+OUTPUT = "the standard output"
 SIDECAR_MODULES = frozenset(
     {
         "fastapi",
@@ -28,7 +33,10 @@ def main() -> None:
         # Here, since the base install lacks what the commands are made of.
         from kvready.advisor.commands.app import app
 
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a refusal can still be told
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SIDECAR_MODULES:
             raise
@@ -38,10 +46,19 @@ def main() -> None:
         )
     except KvreadyError as error:
         _fail(str(error))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _fail(f"cannot write {error.filename or OUTPUT}: {error.strerror}; free some space")
 
 
 def _fail(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.exit(CANNOT)
+    # What the output still holds back would be tried once more at the end, and refused once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CANNOT)
 
 

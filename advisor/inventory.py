@@ -55,6 +55,17 @@ class Knowledge(StrEnum):
     DEGRADED = "degraded"  # something is missing: what we hold is old, or not all
 
 
+class InventoryCount(StrEnum):
+    """What `Inventory.counts` counts."""
+
+    AMBIGUOUS_STORES = "ambiguous_stores"  # read as hit reports
+    RESTORED_BLOCKS = "restored_blocks"  # lower-tier chunks stored again
+    UNKNOWN_REMOVES = "unknown_removes"  # hashes removed that were not held
+    SHED_BLOCKS = "shed_blocks"  # not taken for the bound
+    DROPPED_BLOCKS = "dropped_blocks"  # forgotten because they could not be confirmed
+    SHED_PUBLISHERS = "shed_publishers"  # news of taps beyond the bound
+
+
 class TierPrefix(msgspec.Struct, frozen=True, gc=False):
     """The longest resident prefix, each block counted in the nearest tier it is in."""
 
@@ -83,16 +94,10 @@ class _Shard:
 
 
 class Inventory:
-    """Residency by tier. `apply` takes records in ingest order and never raises for what they say.
-
-    Counters: `ambiguous_stores` stores read as hit reports, `restored_blocks` lower-tier chunks
-    stored again, `unknown_removes` hashes removed that were not held, `shed_blocks` not taken for
-    the bound, `dropped_blocks` forgotten because they could not be confirmed, `shed_publishers`
-    news of taps beyond the bound.
-    """
+    """Residency by tier. `apply` takes records in ingest order; none of them makes it raise."""
 
     def __init__(self, max_live_blocks: int = MAX_LIVE_BLOCKS) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[InventoryCount] = Counter()
         self._max_live_blocks = max_live_blocks
         self._shards: dict[ShardKey, _Shard] = {}
         self._known: dict[str, Knowledge] = {}  # by tap, at most MAX_PUBLISHERS
@@ -205,12 +210,12 @@ class Inventory:
         key = (record.publisher, record.rank, record.group)
         shard = self._shards.get(key) or self._new_shard(key)
         if shard is None:
-            self.counts["shed_blocks"] += len(record.block_hashes)
+            self.counts[InventoryCount.SHED_BLOCKS] += len(record.block_hashes)
             return
         live = shard.live
         hashes = record.block_hashes
         if len(live) + len(hashes) > self._shard_limit:
-            self.counts["shed_blocks"] += len(hashes)
+            self.counts[InventoryCount.SHED_BLOCKS] += len(hashes)
             return
         if record.block_tokens > shard.block_tokens:
             shard.block_tokens = record.block_tokens  # a shorter one is the end of a chain
@@ -224,13 +229,13 @@ class Inventory:
             if record.parent_hash is None:
                 held = [block_hash for block_hash in hashes if live.get(block_hash, 0) & TIER_MASK]
                 if len(held) == len(hashes):
-                    self.counts["ambiguous_stores"] += 1
+                    self.counts[InventoryCount.AMBIGUOUS_STORES] += 1
                     return
                 if held and record.publisher in self._partial:
-                    self.counts["ambiguous_stores"] += 1
+                    self.counts[InventoryCount.AMBIGUOUS_STORES] += 1
                     hashes = tuple(set(hashes).difference(held))
         elif len(hashes) == 1 and live[hashes[0]] >> SHIFT[record.tier] & TIER_MASK:
-            self.counts["restored_blocks"] += 1
+            self.counts[InventoryCount.RESTORED_BLOCKS] += 1
             return
         self._add(shard, hashes, record.tier)
 
@@ -250,7 +255,7 @@ class Inventory:
     def _removed(self, record: BlocksRemoved) -> None:
         shard = self._shards.get((record.publisher, record.rank, record.group))
         if shard is None:
-            self.counts["unknown_removes"] += len(record.block_hashes)
+            self.counts[InventoryCount.UNKNOWN_REMOVES] += len(record.block_hashes)
             return
         live = shard.live
         shift = SHIFT[record.tier]
@@ -266,7 +271,7 @@ class Inventory:
                 live[block_hash] = self._intern(packed - one)
                 kept += held > 1
             else:
-                self.counts["unknown_removes"] += 1
+                self.counts[InventoryCount.UNKNOWN_REMOVES] += 1
                 kept += 1
                 if packed:
                     live[block_hash] = packed
@@ -287,7 +292,7 @@ class Inventory:
         """A tap's news. Its stream may carry several ranks: what is lost is lost to all of them."""
         publisher = status.tap
         if publisher not in self._known and len(self._known) >= MAX_PUBLISHERS:
-            self.counts["shed_publishers"] += 1
+            self.counts[InventoryCount.SHED_PUBLISHERS] += 1
             return
         unreadable = status.event is TapEvent.DECODE_ERROR and status.first_missing is not None
         if status.event in (TapEvent.EPOCH, TapEvent.DROPPED) or unreadable:
@@ -306,7 +311,7 @@ class Inventory:
     def _forget(self, publisher: str) -> None:
         for key, shard in self._shards.items():
             if key[0] == publisher:
-                self.counts["dropped_blocks"] += len(shard.live)
+                self.counts[InventoryCount.DROPPED_BLOCKS] += len(shard.live)
                 shard.forget()
 
     def _shard(self, publisher: str | None, rank: int, group: int) -> _Shard | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -42,6 +41,10 @@ class Coverage(msgspec.Struct, frozen=True):
     dropped: int
     last_received_seconds: float | None  # None: nothing yet, which is not a failure
     blind_to: tuple[str, ...] = ()
+    refused: dict[str, int] = {}  # what could not be read, by reason; bounded by the decoder
+    unknown: dict[str, int] = {}  # what a later version added and was skipped, by name
+    quarantine: tuple[str, ...] = ()  # outlines of the latest that could not be read
+    keyless_blocks: int = 0  # content keys were wanted, the chain's start is not known
 
 
 class Sink(Protocol):
@@ -79,24 +82,3 @@ class Recovers(Protocol):
     def lost(self, count: int) -> None:
         """So many of its records were lost behind it. Any thread may call."""
         ...
-
-
-class LostBehind:
-    """Losses told from another thread, for the collector's next poll."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        """Tell of records that were lost."""
-        with self._lock:
-            self._count += count
-
-    def take(self) -> int:
-        """All told since the last time."""
-        if not self._count:  # the usual poll takes no lock
-            return 0
-        with self._lock:
-            count, self._count = self._count, 0
-        return count

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from kvready.collectors.collector import Coverage, Level, LostBehind, Sink, Stability
+from kvready.collectors.collector import Coverage, Level, Sink, Stability
+from kvready.collectors.lost_behind import LostBehind
 from kvready.collectors.records import TapEvent, TapStatus
 from kvready.collectors.sequence import SequenceGate
 from kvready.collectors.tap_news import news_of
@@ -125,6 +126,10 @@ class KvEventTap:
             dropped=self.gate.given_up,
             last_received_seconds=self._last_received,
             blind_to=tuple(blind),
+            refused=dict(self.decoder.errors),
+            unknown=dict(self.decoder.unknown_events),
+            quarantine=tuple(map(str, self.decoder.quarantine.copy())),
+            keyless_blocks=self.decoder.keyless_blocks,
         )
 
     def _asked_last(self) -> float | None:

@@ -17,9 +17,10 @@ import zmq
 from msgspec import structs
 from zmq.utils.monitor import recv_monitor_message
 
-from kvready.collectors.collector import Coverage, Level, LostBehind, Sink, Stability
+from kvready.collectors.collector import Coverage, Level, Sink, Stability
 from kvready.collectors.endpoint import MAX_IPC_PATH_BYTES
 from kvready.collectors.errors import TapError
+from kvready.collectors.lost_behind import LostBehind
 from kvready.collectors.message_order import MessageOrder, Taken
 from kvready.collectors.record_batch import RecordBatchDecoder
 from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
@@ -166,6 +167,8 @@ class ObserverTap:
             dropped=self._past_lost + sum(order.lost for order in orders),
             last_received_seconds=self._last_received,
             blind_to=(*BLIND_TO, BLIND_TO_NEWER) if self.decoder.unknown_kinds else BLIND_TO,
+            refused=dict(self.decoder.errors),
+            unknown=dict(self.decoder.unknown_kinds),
         )
 
     @property

@@ -6,6 +6,7 @@ its tests. Lines of other metrics cost one comparison.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -66,6 +67,8 @@ def _sample(line: str) -> Sample | None:
     try:
         number = float(value)
     except ValueError:
+        return None
+    if not math.isfinite(number):  # no count and no recording can hold it
         return None
     pairs = LABEL.findall(labels) if labels else ()
     return Sample(name, {key: _unescaped(text) for key, text in pairs}, number)

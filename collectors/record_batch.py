@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -11,6 +13,8 @@ from kvready.collectors.records import AnyRecord
 
 MAX_NAMES = 64  # distinct kinds and reasons counted apart; strangers may choose them
 MAX_NAME_CHARACTERS = 80
+# A float of msgpack whose exponent is all ones; other bytes may look like one, a number cannot.
+MAY_BE_NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]")
 
 
 class RecordBatchDecoder:
@@ -26,10 +30,12 @@ class RecordBatchDecoder:
 
     def decode(self, payload: bytes) -> tuple[list[AnyRecord], str | None]:
         """The records of one message, and why some could not be read (None: all were)."""
-        try:
-            return self._decode(payload), None
-        except msgspec.MsgspecError:
-            return self._decode_one_by_one(payload)
+        if MAY_BE_NON_FINITE.search(payload) is None:
+            try:
+                return self._decode(payload), None
+            except msgspec.MsgspecError:
+                pass  # read again, record by record
+        return self._decode_one_by_one(payload)
 
     def _decode_one_by_one(self, payload: bytes) -> tuple[list[AnyRecord], str | None]:
         try:
@@ -49,6 +55,9 @@ class RecordBatchDecoder:
             if shape is None:
                 _count(self.unknown_kinds, kind)
                 continue
+            if not _is_finite(raw):
+                problem = self._error(f"malformed {kind}: a number that is not finite")
+                continue
             try:
                 records.append(msgspec.convert(raw, shape))
             except msgspec.ValidationError as error:
@@ -58,6 +67,15 @@ class RecordBatchDecoder:
     def _error(self, reason: str) -> str:
         _count(self.errors, reason)
         return reason
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether every number in a decoded record is one that time and JSON know."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list) or all(map(_is_finite, value))
 
 
 def _count(counter: Counter[str], name: str) -> None:

@@ -69,6 +69,8 @@ class Recorder:
         self.kinds: dict[str, int] = {}
         self.recording = RecordingState()
         self.recording.active = writer is not None
+        self.refused: dict[str, str] = {}  # what each tap last could not read, and why
+        self.on_end: Callable[[], None] = lambda: None  # called when the recording ends early
         self._forward = forward
         self._writer = writer
         self._silence_seconds = silence_seconds
@@ -85,6 +87,8 @@ class Recorder:
     def take(self, record: AnyRecord, received_seconds: float, tap: str) -> None:
         """Give one record its number, keep it, forward it."""
         if isinstance(record, TapStatus):
+            if record.event is TapEvent.DECODE_ERROR and record.detail:
+                self.refused[tap] = record.detail
             if record.tap in self._quiet_seconds:
                 self._said_of_itself[record.tap] = record.state
         elif not isinstance(record, Tick):
@@ -146,6 +150,11 @@ class Recorder:
         """When `advance` has something to do."""
         return self._next_tick_seconds
 
+    @property
+    def spoke(self) -> bool:
+        """Whether any tap told anything of the engine, beside news of itself."""
+        return any(quiet_seconds is not None for quiet_seconds in self._quiet_seconds.values())
+
     def silent_taps(self) -> dict[str, str]:
         """What is known of each silent tap."""
         return {
@@ -178,6 +187,8 @@ class Recorder:
             if quiet_seconds is None:
                 silent = now_seconds - self._started_seconds >= self._silence_seconds
                 what = "nothing has arrived"
+                if tap in self.refused:
+                    what = f"nothing could be read of what arrived ({self.refused[tap]})"
             else:
                 if self._spoke - {tap} and tap not in self._spoke:
                     quiet_seconds = self._quiet_seconds[tap] = quiet_seconds + TICK_SECONDS
@@ -190,7 +201,7 @@ class Recorder:
 
     def _tell_silence(self, tap: str, what: str, now_seconds: float) -> None:
         detail = f"{what} for {self._silence_seconds:g} s"
-        if self._advice.get(tap):
+        if self._advice.get(tap) and not (tap in self.refused and self._quiet_seconds[tap] is None):
             detail += f"; check {self._advice[tap]}"
         logger.warning("tap %s: %s", tap, detail)
         self._stamp(_status(tap, TapEvent.SILENT, TapState.SILENT, detail), now_seconds, tap)
@@ -242,6 +253,7 @@ class Recorder:
             except OSError:
                 # The disk that refused a write refuses the last flush too; it is counted above.
                 self.recording.failures += 1
+        self.on_end()
 
 
 def _status(tap: str, event: TapEvent, state: TapState, detail: str = "") -> TapStatus:

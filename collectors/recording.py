@@ -7,17 +7,20 @@ checksum is whole: what a crash or a bad disk cuts off at the end loses only its
 
 from __future__ import annotations
 
+import os
+import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import msgspec
 
 from kvready.collectors.errors import RecordingError
-from kvready.collectors.records import Ingested
+from kvready.collectors.records import AnyRecord, Ingested
 
 FORMAT = "kvready-recording"
 VERSION = 1
@@ -27,6 +30,8 @@ MAX_MEMBER_BYTES = 64 * 1024 * 1024
 MEMBER_FLUSH_BYTES = 256 * 1024
 MAX_RECORDING_BYTES = 4 * 1024**3
 READ_CHUNK_BYTES = 64 * 1024
+MAX_NAMED_KINDS = 8  # of those unknown
+KNOWN_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(AnyRecord))
 GZIP_WINDOW = 31  # zlib's code for a gzip member
 
 
@@ -57,6 +62,7 @@ class RecordingWriter:
     """
 
     def __init__(self, path: Path, header: RecordingHeader) -> None:
+        self.path = path
         self._encoder = msgspec.json.Encoder()
         self._lines: list[bytes] = []
         self._pending_bytes = 0
@@ -72,7 +78,13 @@ class RecordingWriter:
                 f"cannot create {path}: {error.strerror}; name a file in a writable folder"
             ) from error
         self._append(self._encoder.encode(header))
-        self.flush()
+        try:
+            self.flush()
+        except OSError as error:
+            self.discard()
+            raise RecordingError(
+                f"cannot write {path}: {error.strerror}; free some space, or name a file elsewhere"
+            ) from error
 
     @property
     def full(self) -> bool:
@@ -109,6 +121,13 @@ class RecordingWriter:
         finally:
             self._file.close()
 
+    def discard(self) -> None:
+        """Close and remove the file, so that its name is free for the next try."""
+        self._lines.clear()
+        with suppress(OSError):  # what it still held back goes with it
+            self._file.close()
+        self.path.unlink(missing_ok=True)
+
     def __enter__(self) -> RecordingWriter:
         return self
 
@@ -138,10 +157,24 @@ class Recording:
 
     def __iter__(self) -> Iterator[Ingested]:
         self.damage = None
+        skipped = UnknownKinds()
         decoder = msgspec.json.Decoder(Ingested)
+        number = 0
         for lines in self._members(skip=1):
             for line in lines:
-                yield decoder.decode(line)
+                number += 1
+                try:
+                    item = decoder.decode(line)
+                except msgspec.MsgspecError as error:
+                    if skipped.take(line):
+                        continue
+                    raise RecordingError(
+                        f"{self.path}: record {number} cannot be read ({error}); it was changed "
+                        "after it was written, or a later kvready wrote it: upgrade kvready, or "
+                        "record anew"
+                    ) from None
+                yield item
+        self.damage = "; ".join(filter(None, (skipped.note, self.damage))) or None
 
     def _read_header(self) -> RecordingHeader:
         first = next(self._members(skip=0), [])
@@ -161,6 +194,8 @@ class Recording:
     def _members(self, skip: int) -> Iterator[list[bytes]]:
         """Each whole member's lines, after `skip` members; notes what the tail lost."""
         try:
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise RecordingError(f"{self.path} is no file with a recording; name a .kvr file")
             file = self.path.open("rb")
         except OSError as error:
             raise RecordingError(
@@ -174,6 +209,38 @@ class Recording:
                     yield raw.splitlines()
                 number += 1
             self.damage = members.damage
+
+
+class UnknownKinds:
+    """Records of kinds that this version does not know: a later one wrote them."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._kinds: set[str] = set()
+
+    def take(self, line: bytes) -> bool:
+        """Count the line if it holds such a record."""
+        try:
+            *_, record = msgspec.json.decode(line, type=tuple[int, float, str, dict[str, Any]])
+        except msgspec.MsgspecError:
+            return False
+        kind = record.get("kind")
+        if not isinstance(kind, str) or kind in KNOWN_KINDS:
+            return False
+        self.records += 1
+        if len(self._kinds) < MAX_NAMED_KINDS:
+            self._kinds.add(kind)
+        return True
+
+    @property
+    def note(self) -> str | None:
+        """What was skipped, if anything was."""
+        if not self.records:
+            return None
+        return (
+            f"{self.records} records of kinds that this kvready does not know "
+            f"({', '.join(sorted(self._kinds))}) are skipped: upgrade kvready"
+        )
 
 
 class _MemberReader:
@@ -196,16 +263,16 @@ class _MemberReader:
             self._rest = b""
             if not chunk:
                 if consumed:
-                    self._damaged(consumed, "truncated")
+                    self._damaged("truncated")
                 return None
             try:
                 part = decompressor.decompress(chunk, MAX_MEMBER_BYTES - size + 1)
             except zlib.error:
-                self._damaged(consumed + len(chunk), "corrupt")
+                self._damaged("corrupt")
                 return None
             size += len(part)
             if size > MAX_MEMBER_BYTES:
-                self._damaged(consumed + len(chunk), "oversized")
+                self._damaged("oversized")
                 return None
             parts.append(part)
             # unconsumed_tail appears only beyond the size limit, handled above.
@@ -214,10 +281,9 @@ class _MemberReader:
         self._offset += consumed
         return b"".join(parts)
 
-    def _damaged(self, read_bytes: int, how: str) -> None:
-        lost = read_bytes + sum(
-            len(block) for block in iter(lambda: self._file.read(READ_CHUNK_BYTES), b"")
-        )
+    def _damaged(self, how: str) -> None:
+        # By the file's size: what lies behind the damage may be long, and is not worth reading.
+        lost = max(os.fstat(self._file.fileno()).st_size - self._offset, 0)
         self.damage = (
             f"{how} tail: {lost} bytes after offset {self._offset} are lost, all before is whole"
         )

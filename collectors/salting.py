@@ -2,22 +2,30 @@
 
 Block hashes chain over prompts, so that whoever can guess a prompt can test for its hash; request
 ids and sessions may be a client's own. A fresh random key per recording replaces all of them,
-consistently within it, and is never written down.
+consistently within it, and is never written down. Wall clocks are set back by one random number of
+seconds, since logs of the same requests may carry the true ones; a model's path is cut to its name.
+
+What stays is told to whoever shares: when things happened, how large they were, what the engine is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from typing import Any
 
 import msgspec
 
+from kvready.collectors.errors import RecordingError
 from kvready.collectors.records import (
     AnyRecord,
     BatchMember,
     BatchPlanned,
     BlocksRemoved,
     BlocksStored,
+    CounterName,
+    CountersScraped,
+    EngineDescribed,
     FirstToken,
     LoadDecided,
     RequestArrived,
@@ -30,17 +38,34 @@ from kvready.collectors.records import (
 )
 
 MAX_REMEMBERED_IDS = 1 << 20
+# Whole seconds and backwards, so that no difference between two readings is rounded anew.
+MAX_SET_BACK_SECONDS = 10 * 365 * 86_400
+WALL_SUFFIX = "_wall_seconds"
+HASH_BYTES = 8
 
 
 class Salter:
-    """Replaces hashes, ids, tenants and sessions under one random key."""
+    """Replaces hashes, ids, tenants, classes and sessions under one random key; shifts clocks."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key if key is not None else secrets.token_bytes(32)
         self._ids: dict[str, str] = {}
+        digest = hashlib.blake2b(b"wall clock", digest_size=8, key=self._key).digest()
+        self._set_back_seconds = 1 + int.from_bytes(digest) % MAX_SET_BACK_SECONDS
+        self._wall_fields: dict[type, tuple[str, ...]] = {}
 
     def __call__(self, record: AnyRecord) -> AnyRecord:
-        """The record with everything that could identify traffic replaced."""
+        """The record with everything that could identify traffic replaced.
+
+        Raises RecordingError for a hash that kvready would never have written.
+        """
+        return self._replaced(self._set_back(record))
+
+    def wall(self, seconds: float) -> float:
+        """A reading of the wall clock as the shared recording tells it."""
+        return seconds - self._set_back_seconds
+
+    def _replaced(self, record: AnyRecord) -> AnyRecord:
         match record:
             case BlocksStored():
                 return msgspec.structs.replace(
@@ -62,6 +87,9 @@ class Salter:
                     request_id=self._identifier(record.request_id),
                     block_hashes=self._hashes(record.block_hashes),
                     tenant=self._identifier(record.tenant) if record.tenant else "",
+                    request_class=(
+                        self._identifier(record.request_class) if record.request_class else ""
+                    ),
                 )
             case BatchPlanned():
                 return msgspec.structs.replace(
@@ -69,6 +97,14 @@ class Salter:
                     members=tuple(self._member(member) for member in record.members),
                     waiting=tuple(self._identifier(name) for name in record.waiting),
                 )
+            case EngineDescribed():
+                return msgspec.structs.replace(record, model=_model_name(record.model))
+            case CountersScraped():
+                started = record.values.get(CounterName.STARTED_WALL_SECONDS)
+                if started is None:
+                    return record
+                moved = {CounterName.STARTED_WALL_SECONDS: self.wall(started)}
+                return msgspec.structs.replace(record, values=record.values | moved)
             case TapStatus():
                 return msgspec.structs.replace(record, detail="")
             case (
@@ -86,10 +122,28 @@ class Salter:
             case _:
                 return record
 
+    def _set_back(self, record: AnyRecord) -> AnyRecord:
+        names = self._wall_fields.get(type(record))
+        if names is None:
+            fields = record.__struct_fields__
+            names = tuple(name for name in fields if name.endswith(WALL_SUFFIX))
+            self._wall_fields[type(record)] = names
+        changes: dict[str, Any] = {
+            name: self.wall(seconds)
+            for name in names
+            if (seconds := getattr(record, name)) is not None
+        }
+        return msgspec.structs.replace(record, **changes) if changes else record
+
     def _member(self, member: BatchMember) -> BatchMember:
         return msgspec.structs.replace(member, request_id=self._identifier(member.request_id))
 
     def _hash(self, value: int) -> int:
+        if not 0 <= value < 1 << 8 * HASH_BYTES:
+            raise RecordingError(
+                f"{value} is no unsigned 64-bit hash, so kvready did not write this recording; "
+                "make one with `kvready record`"
+            )
         digest = hashlib.blake2b(value.to_bytes(8, "big"), digest_size=8, key=self._key)
         return int.from_bytes(digest.digest(), "big")
 
@@ -108,3 +162,9 @@ class Salter:
             digest = hashlib.blake2b(name.encode(), digest_size=6, key=self._key)
             known = self._ids[name] = digest.hexdigest()
         return known
+
+
+def _model_name(model: str) -> str:
+    """A path says who serves the model and where; `owner/model` is its public name."""
+    is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1 or "\\" in model
+    return model.replace("\\", "/").rstrip("/").rpartition("/")[2] if is_path else model

@@ -77,6 +77,9 @@ class Quarantined(msgspec.Struct, frozen=True):
     size_bytes: int
     outline: str
 
+    def __str__(self) -> str:
+        return f"message {self.sequence}, {self.size_bytes} bytes, {self.outline}: {self.reason}"
+
 
 class Decoded(msgspec.Struct, gc=False):
     """The records of one message. `lost`: why something in it could not be told, or None."""
@@ -133,7 +136,7 @@ class KvEventDecoder:
             except msgspec.MsgspecError:
                 return self._decode_by_event(sequence, payload)
             self._expect_the_other_encoding()
-        if batch.ts > MILLISECONDS_FROM:
+        if not abs(batch.ts) <= MILLISECONDS_FROM:  # a NaN neither
             return self._decode_by_event(sequence, payload)
         rank = self.rank if batch.rank is None else batch.rank
         records = self._records(sequence, batch.ts, rank, batch.events, self._removed_type)

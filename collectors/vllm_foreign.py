@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kvready.collectors.vllm_wire import POSITIONS
@@ -17,7 +18,9 @@ def foreign_batch(batch: Any) -> str | None:
         return "payload is not [time, events, rank]: not a vLLM KV-event message"
     if not isinstance(batch[0], int | float) or isinstance(batch[0], bool):
         return "message time is not a number: not a vLLM KV-event message"
-    if batch[0] > MILLISECONDS_FROM:
+    if not math.isfinite(batch[0]):
+        return "message time is not finite: not a vLLM KV-event message"
+    if abs(batch[0]) > MILLISECONDS_FROM:
         return "message time is in milliseconds: not vLLM's (Mooncake has a tap of its own)"
     return None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import resource
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -140,6 +143,121 @@ def test_a_recording_of_nothing_says_what_to_check(kvready, short_dir: Path) -> 
     assert ended.returncode == 2
     assert "nothing arrived on any tap" in ended.stderr
     assert endpoint in ended.stderr
+    assert not (short_dir / "x.kvr").exists(), "the next try may want its name"
+
+
+def test_a_tap_that_cannot_start_leaves_no_recording_behind(kvready, tmp_path: Path) -> None:
+    ended = kvready("record", tmp_path / "x.kvr", "--observer-dir", "LICENSE")
+    assert ended.returncode == 2
+    assert "is a file" in ended.stderr
+    assert not (tmp_path / "x.kvr").exists()
+
+
+FOREIGN = (1.0, [["BlockStored", [-1], None, [1], 1, None]], 0)
+
+
+def test_a_recording_of_another_engine_says_why_nothing_is_in_it(short_dir: Path) -> None:
+    file = short_dir / "run.kvr"
+    ended, errors = _record_beside(
+        short_dir,
+        file,
+        lambda engine: engine.send_payload(msgspec.msgpack.encode(FOREIGN)),
+        seconds=2,
+    )
+    assert ended == 2, errors
+    assert "not vLLM's (SGLang has a tap of its own)" in errors
+    assert not file.exists()
+
+
+def test_a_disk_that_fills_up_ends_the_recording_at_once(short_dir: Path) -> None:
+    file = short_dir / "run.kvr"
+    ended, errors = _record_beside(
+        short_dir, file, lambda engine: engine.store(engine.sequence + 1), seconds=3_600, limit=900
+    )
+    assert ended == 2, errors
+    assert "Traceback" not in errors
+    assert f"{file}: recording stopped" in errors
+    assert read_recording(file).header
+
+
+def _record_beside(
+    folder: Path,
+    file: Path,
+    speak: Callable[[Publisher], None],
+    seconds: float,
+    limit: int = 1 << 30,
+) -> tuple[int, str]:
+    """Exit code and errors of `record` beside an engine that speaks; `limit` is a file's bytes."""
+    with Publisher(folder) as engine:
+        command = ["record", file, "--kv-events", engine.events, "--seconds", seconds]
+        process = subprocess.Popen(
+            [*KVREADY, *map(str, command)],
+            stderr=subprocess.PIPE, text=True, preexec_fn=lambda: _limit_files(limit),
+        )  # fmt: skip
+        try:
+            while process.poll() is None:
+                speak(engine)
+                time.sleep(0.05)
+        finally:
+            process.kill()
+        _, errors = process.communicate()
+    return process.returncode, errors
+
+
+def _limit_files(size_bytes: int) -> None:
+    """A disk that is full at so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [("record", 0), ("share", 0), ("share", 1_500), ("pairs", 0), ("pairs", 1_500)],
+)
+def test_a_full_disk_is_one_clear_error_that_names_the_file(
+    recording: Path, tmp_path: Path, command: str, limit: int
+) -> None:
+    file = tmp_path / "out"
+    arguments = {
+        "record": ["record", file, "--kv-events", f"ipc://{tmp_path}/e", "--seconds", "1"],
+        "share": ["share", recording, file],
+        "pairs": ["replay", recording, "--pairs", file],
+    }[command]
+    ended = subprocess.run(
+        [*KVREADY, *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=60,
+        preexec_fn=lambda: _limit_files(limit),
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert f"cannot write {file}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert command == "pairs" or not file.exists()
+
+
+@pytest.mark.parametrize("command", ["report", "replay", "settings"])
+def test_a_full_output_is_one_clear_error(recording: Path, command: str) -> None:
+    arguments = [] if command == "settings" else [str(recording)]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*KVREADY, command, *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: cannot write the standard output")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_records_of_a_later_version_are_left_out_and_exit_with_one(
+    kvready, recording: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "later.kvr"
+    member = gzip.compress(b'[9,0.5,"tap",{"kind":"from_the_future"}]\n')
+    file.write_bytes(recording.read_bytes() + member)
+    for command in (["report"], ["replay"], ["share"]):
+        out = [tmp_path / "out.kvr"] if command == ["share"] else []
+        ended = kvready(*command, file, *out)
+        assert ended.returncode == 1
+        assert "from_the_future" in ended.stderr
+        assert "upgrade kvready" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,8 +26,11 @@ from kvready.collectors.observer_tap import LOOK_EVERY_SECONDS, ObserverTap
 from kvready.collectors.record_batch import MAX_NAMES, RecordBatchDecoder
 from kvready.collectors.records import (
     AnyRecord,
+    CountersScraped,
     Ingested,
     LoadStarted,
+    Outcome,
+    RequestFinished,
     TapEvent,
     TapState,
     TapStatus,
@@ -268,3 +272,30 @@ def test_records_lost_behind_the_tap_taint_every_stream_that_speaks() -> None:
     assert orders[1].news == []
     orders[0].tick(2.0 + FORGIVEN_AFTER_SECONDS)
     assert orders[0].state is TapState.LIVE
+
+
+@given(number=st.sampled_from([float("nan"), float("inf"), float("-inf")]), single=st.booleans())
+def test_a_number_that_is_not_finite_spoils_its_record_and_no_other(
+    number: float, single: bool
+) -> None:
+    """JSON has no such number: a recording that held one could not be read beyond it."""
+    good = msgspec.to_builtins(load_started(7))
+    tag, wire = (b"\xca", ">f") if single else (b"\xcb", ">d")
+    mark = msgspec.msgpack.encode(7.0)
+    payload = msgspec.msgpack.encode([good, good | {"started_seconds": 7.0}, good])
+    first, second, third = payload.split(mark, 2)[0], *payload.split(mark, 2)[1:]
+    payload = first + mark + second + tag + struct.pack(wire, number) + third
+    decoder = RecordBatchDecoder()
+    records, problem = decoder.decode(payload)
+    assert records == [load_started(7)] * 2
+    assert problem == "malformed load_started: a number that is not finite"
+    scrape = CountersScraped(1.0, values={"x": number})
+    assert decoder.decode(msgspec.msgpack.encode([scrape]))[0] == []
+
+
+@given(name=st.binary(max_size=12))
+def test_text_that_looks_like_such_a_number_spoils_nothing(name: bytes) -> None:
+    record = load_started(1)
+    finished = RequestFinished((b"\xcb\x7f\xf0" + name).decode("latin-1"), 1.0, Outcome.FINISHED)
+    sent = [record, finished]
+    assert RecordBatchDecoder().decode(msgspec.msgpack.encode(sent)) == (sent, None)

@@ -166,6 +166,32 @@ def test_a_loss_of_our_own_taints_its_tap_for_a_while_and_is_forgiven() -> None:
         assert pipeline.degraded == (tap == "kv-events")
 
 
+def test_a_tap_that_could_read_nothing_is_silent_for_that_reason() -> None:
+    seen: list[Ingested] = []
+    recorder = Recorder(seen.append, taps={"a": "the engine's flags"}, silence_seconds=2)
+    refused = TapStatus(
+        "a", 0, TapEvent.DECODE_ERROR, TapState.DEGRADED, detail="not vLLM's: another engine"
+    )
+    for second in range(4):
+        recorder.take(refused, second, "a")
+        recorder.advance(second, second)
+    detail = statuses(seen)[-2].detail
+    assert "nothing could be read of what arrived (not vLLM's: another engine)" in detail
+    assert "the engine's flags" not in detail
+    assert not recorder.spoke
+    recorder.take(spoke(5), 5, "a")
+    assert recorder.spoke
+
+
+def test_whoever_waits_for_a_recording_hears_of_its_end() -> None:
+    ended = []
+    recorder = Recorder(lambda item: None, Shelf(refuses_after=2))
+    recorder.on_end = lambda: ended.append(recorder.recording.problem)
+    for second in range(5):
+        recorder.take(spoke(second), second, "a")
+    assert ended == [recorder.recording.problem] != [""]
+
+
 def test_a_silent_tap_that_lost_records_speaks_again_in_doubt() -> None:
     seen: list[Ingested] = []
     recorder = Recorder(seen.append, taps={"a": ""}, silence_seconds=2)

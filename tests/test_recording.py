@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import zlib
 from enum import Enum
 from pathlib import Path
 from typing import get_args
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from story import ENGINE
 
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.recording import (
@@ -24,6 +27,9 @@ from kvready.collectors.records import (
     BatchMember,
     BatchPlanned,
     BlocksStored,
+    CounterName,
+    CountersScraped,
+    EngineDescribed,
     Ingested,
     Outcome,
     RequestArrived,
@@ -94,10 +100,73 @@ def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
         RecordingWriter(tmp_path / "a.kvr", HEADER)
 
 
-SENSITIVE_TEXT = {"request_id", "tenant", "adapter", "detail"}
+def add_member(path: Path, *lines: bytes) -> None:
+    """A whole, checksummed member more, holding these lines."""
+    compressor = zlib.compressobj(wbits=31)
+    member = compressor.compress(b"".join(line + b"\n" for line in lines)) + compressor.flush()
+    path.write_bytes(path.read_bytes() + member)
+
+
+def test_kinds_of_a_later_version_are_skipped_counted_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvr"
+    items = written(path, 3)
+    later = Ingested(5, 1.0, "tap", Tick(1.0, 2.0))
+    news = [b'[%d,0.5,"tap",{"kind":"later_%d","x":[1]}]' % (place, place) for place in range(20)]
+    add_member(path, *news, msgspec.json.encode(later))
+    recording = read_recording(path)
+    assert list(recording) == [*items, later]
+    assert recording.damage is not None
+    assert "20 records" in recording.damage
+    assert "later_0" in recording.damage
+    assert "upgrade kvready" in recording.damage
+    assert len(recording.damage) < 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"5",
+        b"{}",
+        b"[1]",
+        b"not json",
+        b'[1,0.5,"tap",{"kind":5}]',
+        b'[1,0.5,"tap",{"kind":"tick","tick_seconds":null,"tick_wall_seconds":1}]',
+    ],
+)
+def test_a_line_that_is_no_record_is_an_error_that_names_the_fix(
+    tmp_path: Path, line: bytes
+) -> None:
+    path = tmp_path / "a.kvr"
+    written(path, 3)
+    add_member(path, line)
+    with pytest.raises(RecordingError, match=r"record 4 cannot be read .* upgrade kvready"):
+        list(read_recording(path))
+
+
+def test_what_lies_behind_damage_is_measured_and_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvr"
+    items = written(path, 5)
+    whole = path.stat().st_size
+    size = 1 << 36
+    os.truncate(path, size)  # sparse: reading it would take minutes
+    recording = read_recording(path)
+    assert list(recording) == items
+    assert recording.damage is not None
+    assert f"{size - whole} bytes after offset {whole} are lost" in recording.damage
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(RecordingError, match="is no file"):
+            read_recording(path)
+
+
+SENSITIVE_TEXT = {"request_id", "tenant", "adapter", "detail", "request_class"}
 SENSITIVE_NUMBERS = {"block_hashes", "parent_hash", "extra_key_hashes", "content_keys"}
 SENSITIVE_NUMBERS |= {"session_hash"}
 SECRET_TEXT, SECRET_NUMBER = "secret-of-a-client", 0x5EC2E7
+SECRET_WALL_SECONDS = 1_764_457_555.125
 
 
 def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -109,6 +178,12 @@ def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
         elif field.name in SENSITIVE_NUMBERS:
             one = SECRET_NUMBER
             values[field.name] = (one,) if field.name.endswith(("hashes", "keys")) else one
+        elif field.name == "model":
+            values[field.name] = f"/srv/{SECRET_TEXT}/models/tiny"
+        elif field.name.endswith("wall_seconds"):
+            values[field.name] = SECRET_WALL_SECONDS
+        elif kind is CountersScraped and field.name == "values":
+            values[field.name] = {CounterName.STARTED_WALL_SECONDS: SECRET_WALL_SECONDS}
         elif field.name == "members":
             values[field.name] = (BatchMember(SECRET_TEXT, 1, 0, True),)
         elif field.name == "waiting":
@@ -128,6 +203,50 @@ def test_no_kind_of_record_leaves_the_salter_with_a_secret(kind: type[msgspec.St
     text = msgspec.json.encode(salted).decode()
     assert SECRET_TEXT not in text
     assert str(SECRET_NUMBER) not in text
+    assert str(int(SECRET_WALL_SECONDS)) not in text
+
+
+def test_every_wall_clock_is_set_back_by_the_same_time() -> None:
+    salt = Salter()
+    shifts = set()
+    for kind in get_args(AnyRecord):
+        before, after = sample(kind), salt(sample(kind))
+        shifts |= {
+            getattr(before, name) - getattr(after, name)
+            for name in kind.__struct_fields__
+            if name.endswith("wall_seconds")
+        }
+    scrape = salt(CountersScraped(1.0, values={CounterName.STARTED_WALL_SECONDS: 1.7e9}))
+    assert isinstance(scrape, CountersScraped)
+    shifts.add(1.7e9 - scrape.values[CounterName.STARTED_WALL_SECONDS])
+    shifts.add(1.7e9 - salt.wall(1.7e9))
+    assert len(shifts) == 1
+    assert shifts.pop() > 0
+    assert Salter().wall(1.7e9) != salt.wall(1.7e9), "another recording, another time"
+
+
+@pytest.mark.parametrize(
+    ("model", "shared"),
+    [
+        ("/srv/acme/secret-finetune", "secret-finetune"),
+        ("./models/tiny/", "tiny"),
+        ("~/models/tiny", "tiny"),
+        ("acme/eu/tiny", "tiny"),
+        ("owner/model", "owner/model"),
+        ("tiny", "tiny"),
+    ],
+)
+def test_the_path_to_a_model_is_cut_to_its_name(model: str, shared: str) -> None:
+    salted = Salter()(msgspec.structs.replace(ENGINE, model=model))
+    assert isinstance(salted, EngineDescribed)
+    assert salted.model == shared
+
+
+@pytest.mark.parametrize("block_hash", [-5, 1 << 64])
+def test_a_hash_that_cannot_be_one_is_refused_clearly(block_hash: int) -> None:
+    arrived = RequestArrived("r", Surface.SCHEDULER, 1.0, 1, (block_hash,), 32)
+    with pytest.raises(RecordingError, match="no unsigned 64-bit hash"):
+        Salter()(arrived)
 
 
 def test_salting_replaces_every_hash_and_id_consistently() -> None:

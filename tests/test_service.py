@@ -18,6 +18,7 @@ from publisher import Publisher
 from served import AppClient, serving
 from story import Story
 
+from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.service import generate
 from kvready.advisor.service.app import MAX_PAIRS, create_app
@@ -433,3 +434,50 @@ def _wait_for(condition, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.01)
+
+
+def test_another_engines_events_are_told_with_the_reason_wherever_one_looks(
+    short_dir: Path, free_port: int
+) -> None:
+    foreign = [1.0, [["BlockStored", [-1], None, [1], 1, None]], 0]
+    with Publisher(short_dir) as engine:
+        flags = ("--kv-events", engine.events, "--silence-seconds", "1")
+        with serving("serve", *flags, port=free_port) as served:
+
+            def refused() -> bool:
+                engine.send_payload(msgspec.msgpack.encode(foreign))
+                ready = served.get("/readyz")
+                return ready.status_code == 503 and "SGLang" in ready.json()["detail"]
+
+            served.wait_for(refused)
+            [tap] = served.get("/v1/status").json()["taps"]
+            [(reason, count)] = tap["refused"].items()
+            assert "signed block hash" in reason
+            assert count == tap["decode_errors"] > 0
+            assert "array of" in tap["quarantine"][-1]
+            _, errors = served.end()
+    assert "nothing could be read of what arrived (signed block hash" in errors
+
+
+def test_what_is_counted_is_shown_in_the_status_and_as_metrics() -> None:
+    story = Story()
+    story.pipeline.inventory.counts.update(dict.fromkeys(InventoryCount, 3))
+    story.pipeline.ranks[0].requests.shed = 4
+    story.pipeline.ranks[0].requests.unknown = 5
+    story.pipeline.shed_records = 6
+    replayed = Replayed("story.kvr", "simulated", {})
+    sidecar = Sidecar(Settings(), story.pipeline, PairTally(), replayed=replayed)
+    sidecar.start()
+    try:
+        client = AppClient(create_app(sidecar))
+        status = client.get("/v1/status").json()
+        assert status["inventory"]["counts"] == dict.fromkeys(InventoryCount, 3)
+        assert status["requests"] == {"shed": 4, "unknown": 5, "shed_records": 6}
+        metrics = client.get("/metrics").text
+        for count in InventoryCount:
+            assert f'kvready_inventory_oddities_total{{kind="{count}"}} 3.0' in metrics
+        assert "kvready_shed_requests_total 4.0" in metrics
+        assert "kvready_unknown_request_records_total 5.0" in metrics
+        assert "kvready_shed_rank_records_total 6.0" in metrics
+    finally:
+        sidecar.stop()

@@ -337,3 +337,17 @@ def test_windowed_groups_are_counted_as_unsupported() -> None:
     decoder = KvEventDecoder(PUBLISHER)
     decoder.decode(0, message(stored(kv_cache_spec_kind="sliding_window")))
     assert decoder.windowed_events == 1
+
+
+@pytest.mark.parametrize("wall", [float("nan"), float("inf"), float("-inf"), -1e12])
+@pytest.mark.parametrize("positional", [False, True])
+def test_a_time_that_no_recording_could_hold_is_quarantined(wall: float, positional: bool) -> None:
+    event: Any = ["BlockRemoved", [1], "GPU"] if positional else removed(1)
+    decoder = KvEventDecoder(PUBLISHER)
+    decoded = decoder.decode(3, message(event, wall=wall))
+    assert decoded.records == []
+    assert decoded.lost is not None
+    assert decoded.lost.startswith("message time is")
+    assert [one.sequence for one in decoder.quarantine] == [3]
+    assert decoder.errors.total() == 1
+    assert decoder.decode(4, message(event)).records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,9 @@ import typer
 
 from kvready.advisor.commands import options
 from kvready.advisor.service import runner
+from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.settings import Settings
+from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.errors import ServiceError, SettingsError, TapError
 
 
@@ -41,21 +44,7 @@ def serve(
     """Attach to an engine, predict, and answer on http://127.0.0.1:8430 until stopped."""
     settings = options.effective(
         config,
-        taps__kv_events=kv_events,
-        taps__replay=replay,
-        taps__ranks=ranks,
-        taps__engine_host=engine_host,
-        taps__observer_dir=observer_dir,
-        taps__metrics_url=metrics_url,
-        taps__metrics_seconds=metrics_seconds,
-        taps__otlp_http_port=otlp_http_port,
-        taps__otlp_grpc_port=otlp_grpc_port,
-        taps__otlp_host=otlp_host,
-        taps__otlp_forward=otlp_forward,
-        taps__content_keys=content_keys,
-        taps__publisher=publisher,
-        taps__silence_seconds=silence_seconds,
-        taps__state_dir=state_dir,
+        **_taps(locals()),
         api__host=host,
         api__port=port,
         recording__path=recording,
@@ -93,33 +82,41 @@ def record(
     """Attach to an engine and keep what it does in FILE, without an API, until stopped."""
     settings = options.effective(
         config,
-        taps__kv_events=kv_events,
-        taps__replay=replay,
-        taps__ranks=ranks,
-        taps__engine_host=engine_host,
-        taps__observer_dir=observer_dir,
-        taps__metrics_url=metrics_url,
-        taps__metrics_seconds=metrics_seconds,
-        taps__otlp_http_port=otlp_http_port,
-        taps__otlp_grpc_port=otlp_grpc_port,
-        taps__otlp_host=otlp_host,
-        taps__otlp_forward=otlp_forward,
-        taps__content_keys=content_keys,
-        taps__publisher=publisher,
-        taps__silence_seconds=silence_seconds,
-        taps__state_dir=state_dir,
+        **_taps(locals()),
         recording__path=file,
     ).settings
     _log_to_stderr()
     _need_a_tap(settings)
     sidecar = runner.record(settings, seconds, _say)
     kept = sidecar.recorder.recording
+    nothing = _why_nothing(sidecar)
+    if nothing:
+        file.unlink(missing_ok=True)  # it holds our own ticks, and would only take the name
+        raise TapError(nothing)
+    for name, reason in sidecar.recorder.refused.items():
+        _say(f"warning: not all of what tap {name} received could be read: {reason}")
     if kept.problem:
-        raise ServiceError(kept.problem)
-    if not any(collector.coverage().messages for collector in sidecar.collectors):
-        advice = "; ".join(f"{name}: check {text}" for name, text in sidecar.advice.items())
-        raise TapError(f"nothing arrived on any tap; {advice}")
+        raise ServiceError(f"{file}: {kept.problem}")
     _say(f"{kept.records} records, {kept.written_bytes:,} bytes in {file}")
+
+
+def _why_nothing(sidecar: Sidecar) -> str:
+    """Why no tap told anything of the engine; empty where one did, or had nothing to tell."""
+    recorder = sidecar.recorder
+    if recorder.spoke:
+        return ""
+    if recorder.refused:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in recorder.refused.items())
+        return f"nothing that arrived could be read; {reasons}"
+    if any(collector.coverage().messages for collector in sidecar.collectors):
+        return ""
+    advice = "; ".join(f"{name}: check {text}" for name, text in sidecar.advice.items())
+    return f"nothing arrived on any tap; {advice}"
+
+
+def _taps(flags: Mapping[str, object]) -> dict[str, object]:
+    """The settings of the taps among a command's flags, which carry the same names."""
+    return {f"taps__{name}": flags[name] for name in TapSettings.model_fields}
 
 
 def _need_a_tap(settings: Settings) -> None:

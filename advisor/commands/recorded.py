@@ -22,7 +22,13 @@ from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Replayed, Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.collectors.errors import RecordingError, SettingsError
-from kvready.collectors.recording import SUFFIX, Provenance, RecordingWriter, read_recording
+from kvready.collectors.recording import (
+    SUFFIX,
+    Provenance,
+    Recording,
+    RecordingWriter,
+    read_recording,
+)
 from kvready.collectors.salting import Salter
 
 FOUND = 1
@@ -86,23 +92,52 @@ def share(
         typer.Option("--condition", help="What a reader must know, NAME=VALUE; repeatable."),
     ] = None,
 ) -> None:
-    """Copy FILE to OUT with every hash, id and tenant replaced, so that it can be given away."""
+    """Copy FILE to OUT with hashes, ids, tenants and classes replaced and wall clocks set back.
+
+    What stays: timing, sizes, token counts, the names of taps, and what the engine is.
+    """
     source = read_recording(file)
     salter = Salter()
     header = msgspec.structs.replace(
         source.header,
         salted=True,
+        created_wall_seconds=salter.wall(source.header.created_wall_seconds),
         conditions=source.header.conditions | _named(condition or []),
     )
-    with RecordingWriter(out, header) as writer, _progress(file) as on_progress:
-        for number, item in enumerate(source):
-            writer.write(msgspec.structs.replace(item, record=salter(item.record)))
-            if on_progress is not None and number % PROGRESS_RECORDS == 0:
-                on_progress(number)
-    typer.echo(f"{out}: {writer.written_bytes:,} bytes, nothing in it joins to the original")
+    writer = RecordingWriter(out, header)
+    try:
+        with _progress(file) as on_progress:
+            _copy(source, salter, writer, on_progress)
+    except BaseException:
+        writer.discard()  # half a copy would only take the name
+        raise
+    typer.echo(
+        f"{out}: {writer.written_bytes:,} bytes; hashes, ids, tenants, classes and adapters are "
+        "replaced and wall clocks set back; timing, sizes and the engine's description are not"
+    )
     if source.damage:
         print(f"warning: {source.damage}; what is left was copied", file=sys.stderr)
         raise typer.Exit(FOUND)
+
+
+def _copy(
+    source: Recording,
+    salter: Salter,
+    writer: RecordingWriter,
+    on_progress: Callable[[int], None] | None,
+) -> None:
+    for number, item in enumerate(source):
+        salted = msgspec.structs.replace(item, record=salter(item.record))
+        with _writing(writer.path):
+            if not writer.write(salted):
+                raise RecordingError(
+                    f"{writer.path} reached its size limit after {number:,} records; "
+                    "share a shorter recording"
+                )
+        if on_progress is not None and number % PROGRESS_RECORDS == 0:
+            on_progress(number)
+    with _writing(writer.path):
+        writer.close()
 
 
 def _named(pairs: list[str]) -> dict[str, str]:
@@ -164,17 +199,31 @@ def _progress(file: Path) -> Iterator[Callable[[int], None] | None]:
 
 
 def _keeper(stack: ExitStack, path: Path) -> Callable[[Pair, bytes], None]:
-    try:
-        file = stack.enter_context(path.open("wb"))
-    except OSError as error:
-        raise RecordingError(
-            f"cannot write {path}: {error.strerror}; name a file in a writable folder"
-        ) from None
+    with _writing(path):
+        file = path.open("wb")
+
+    def end() -> None:
+        with _writing(path):
+            file.close()
+
+    stack.callback(end)
 
     def keep(pair: Pair, line: bytes) -> None:
-        file.write(line)
+        with _writing(path):
+            file.write(line)
 
     return keep
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordingError(
+            f"cannot write {path}: {error.strerror}; free some space, or name a file in another, "
+            "writable folder"
+        ) from None
 
 
 def _report(file: Path, played: Playback) -> Report:

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
+from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.service import problems
@@ -21,6 +22,7 @@ from kvready.advisor.service.models import (
     PairModel,
     Ready,
     RecordingStatus,
+    RequestsStatus,
     Status,
     TapStatusModel,
 )
@@ -56,7 +58,11 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     @app.get("/readyz", summary="Does every tap deliver?", responses=problems.UNAVAILABLE)
     def readyz() -> Ready:
         coverages = sidecar.ask(sidecar.coverages)
-        texts = (what_is_missing(c, sidecar.advice.get(c.tap, "")) for c in coverages)
+        refused = sidecar.recorder.refused
+        texts = (
+            what_is_missing(c, sidecar.advice.get(c.tap, ""), refused.get(c.tap, ""))
+            for c in coverages
+        )
         missing = [text for text in texts if text]
         if missing:
             return problems.problem(503, "; ".join(missing))  # type: ignore[return-value]
@@ -98,10 +104,12 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     return app
 
 
-def what_is_missing(coverage: Coverage, advice: str) -> str:
+def what_is_missing(coverage: Coverage, advice: str, refused: str = "") -> str:
     """Why a tap does not deliver, or nothing when it does. An idle engine's tap does."""
     if coverage.state is TapState.CLOSED:
         return f"tap {coverage.tap} is not connected: check {advice}"
+    if coverage.state is TapState.SILENT and refused:
+        return f"tap {coverage.tap} is silent: what arrived could not be read: {refused}"
     if coverage.state is TapState.SILENT:
         return f"tap {coverage.tap} is silent: check {advice}"
     return ""
@@ -144,6 +152,12 @@ def _status(sidecar: Sidecar) -> Status:
         inventory=InventoryStatus(
             degraded=pipeline.inventory.degraded,
             live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
+            counts={count: pipeline.inventory.counts[count] for count in InventoryCount},
+        ),
+        requests=RequestsStatus(
+            shed=sum(rank.requests.shed for rank in pipeline.ranks.values()),
+            unknown=sum(rank.requests.unknown for rank in pipeline.ranks.values()),
+            shed_records=pipeline.shed_records,
         ),
         ingest=IngestStatus(
             records=recorder.ingested,

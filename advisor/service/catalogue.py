@@ -15,6 +15,7 @@ import msgspec
 
 from kvready.advisor.backcasts import BackcastState
 from kvready.advisor.contradictions import Kind as Contradicts
+from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
@@ -114,6 +115,10 @@ OWN = (
     _counter("tap_decode_errors_total", "messages",
              "Messages that a tap could not understand; another engine's events count here.", TAP),
     _counter("tap_dropped_total", "records", "Records that a tap itself had to drop.", TAP),
+    _counter("tap_unknown_total", "events",
+             "Events or records of types that a later version added; skipped.", TAP),
+    _counter("tap_keyless_blocks_total", "blocks",
+             "Blocks that got no content key, because their chain's start is not known.", TAP),
     _gauge("tap_quiet_seconds", "seconds",
            "Time since a tap received anything; absent until the first message.", TAP, sparse=True),
     _counter("replay_memory_failures_total", "failures",
@@ -171,6 +176,10 @@ EVENTS = tuple(
     for metric in (
         _gauge("inventory_blocks", "blocks", "KV blocks that can be found now.",
                Label("tier", tuple(Tier))),
+        _counter("inventory_oddities_total", "events",
+                 "What was odd in the events: stores read as hit reports, removals of what was not "
+                 "held, blocks shed for a bound or dropped for a loss.",
+                 Label("kind", tuple(InventoryCount))),
         _gauge("inventory_degraded", "",
                "1 while lost messages make the inventory doubtful, 0 while it is whole."),
     )
@@ -181,6 +190,10 @@ OBSERVED = tuple(
     for metric in (
         _gauge("engine_info", "", "What the engine said that it is; absent until it did.",
                *_identity("engine", "engine_version", "model", "overlap"), sparse=True),
+        _counter("shed_requests_total", "requests", "Live requests forgotten for the bound."),
+        _counter("unknown_request_records_total", "records",
+                 "Records of requests that arrived before the sidecar did."),
+        _counter("shed_rank_records_total", "records", "Records of ranks beyond the bound."),
         _counter("arrivals_total", "requests", "Requests that arrived."),
         _counter("requests_total", "requests", "Requests that ended.",
                  Label("outcome", tuple(Outcome))),

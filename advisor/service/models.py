@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from kvready.advisor.contradictions import Contradiction, Kind
+from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Pair, PairState, Target
 from kvready.advisor.settings import Policy, PolicyMode
 from kvready.collectors.collector import Coverage
@@ -47,6 +48,10 @@ class TapStatusModel(BaseModel):
     dropped: int
     quiet_seconds: float | None = Field(description="None: nothing has arrived yet.")
     blind_to: list[str]
+    refused: dict[str, int] = Field(description="What could not be read, by reason.")
+    unknown: dict[str, int] = Field(description="What a later version added, by name; skipped.")
+    quarantine: list[str] = Field(description="Outlines of the latest that could not be read.")
+    keyless_blocks: int = Field(description="Blocks that got no content key, though wanted.")
 
     @classmethod
     def of(cls, coverage: Coverage, now_seconds: float) -> TapStatusModel:
@@ -64,6 +69,10 @@ class TapStatusModel(BaseModel):
             dropped=coverage.dropped,
             quiet_seconds=None if last is None else max(now_seconds - last, 0.0),
             blind_to=list(coverage.blind_to),
+            refused=coverage.refused,
+            unknown=coverage.unknown,
+            quarantine=list(coverage.quarantine),
+            keyless_blocks=coverage.keyless_blocks,
         )
 
 
@@ -90,6 +99,15 @@ class InventoryStatus(BaseModel):
 
     degraded: bool
     live_blocks: dict[Tier, int]
+    counts: dict[InventoryCount, int] = Field(description="What was odd in the events.")
+
+
+class RequestsStatus(BaseModel):
+    """Requests that could not be followed."""
+
+    shed: int = Field(description="Forgotten alive, for the bound.")
+    unknown: int = Field(description="Records of requests that arrived before we did.")
+    shed_records: int = Field(description="Records of ranks beyond the bound.")
 
 
 class ContradictionModel(BaseModel):
@@ -122,6 +140,7 @@ class Status(BaseModel):
     engine: dict[str, str | int | bool] | None
     taps: list[TapStatusModel]
     inventory: InventoryStatus
+    requests: RequestsStatus
     ingest: IngestStatus
     recording: RecordingStatus
     contradictions: list[ContradictionModel]

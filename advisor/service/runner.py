@@ -21,7 +21,7 @@ from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
 from kvready.advisor.settings import Settings
 from kvready.advisor.version import VERSION
-from kvready.collectors.errors import ServiceError
+from kvready.collectors.errors import ServiceError, TapError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
 
 MAX_CONNECTIONS = 64
@@ -43,9 +43,10 @@ def record(settings: Settings, seconds: float | None, say: Say) -> Sidecar:
     """Attach and keep what is seen, without an API; returns the stopped sidecar."""
     over = threading.Event()
     with attached(settings) as sidecar, _signals(over.set):
-        sidecar.on_fault = over.set
+        sidecar.on_fault = sidecar.recorder.on_end = over.set
         say(f"recording to {settings.recording.path}")
-        over.wait(seconds)
+        if sidecar.recorder.recording.active:  # else its disk was full before we listened
+            over.wait(seconds)
     _raise_fault(sidecar)
     return sidecar
 
@@ -97,15 +98,15 @@ def attached(settings: Settings) -> Iterator[Sidecar]:
     taps = build_taps(settings.taps)
     path = settings.recording.path
     tally = PairTally()
-    sidecar = Sidecar(
-        settings,
-        Pipeline(tally),
-        tally,
-        taps,
-        writer=open_recording(path) if path else None,
-    )
+    writer = open_recording(path) if path else None
+    sidecar = Sidecar(settings, Pipeline(tally), tally, taps, writer=writer)
     try:
-        sidecar.start()
+        try:
+            sidecar.start()
+        except TapError:
+            if writer is not None:
+                writer.discard()  # nothing is in it, and the next try may want its name
+            raise
         yield sidecar
     finally:
         sidecar.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState
 from kvready.advisor.service import vitals
 from kvready.advisor.service.catalogue import PREFIX, SETTLED
@@ -64,6 +65,8 @@ def own_values(
         "tap_gaps_total": {(c.tap,): c.gaps for c in coverages},
         "tap_decode_errors_total": {(c.tap,): c.decode_errors for c in coverages},
         "tap_dropped_total": {(c.tap,): c.dropped for c in coverages},
+        "tap_unknown_total": {(c.tap,): sum(c.unknown.values()) for c in coverages},
+        "tap_keyless_blocks_total": {(c.tap,): c.keyless_blocks for c in coverages},
         "tap_quiet_seconds": {
             (c.tap,): max(now_seconds - c.last_received_seconds, 0.0)
             for c in coverages
@@ -87,9 +90,15 @@ def own_values(
 def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
     """What the pipeline counted."""
     totals = pipeline.totals
+    inventory = pipeline.inventory
+    trackers = [rank.requests for rank in pipeline.ranks.values()]
     values: dict[str, Children] = {
         "inventory_blocks": {(tier,): pipeline.inventory.live_blocks(tier) for tier in Tier},
+        "inventory_oddities_total": {(one,): inventory.counts[one] for one in InventoryCount},
         "inventory_degraded": {(): float(pipeline.inventory.degraded)},
+        "shed_requests_total": {(): sum(tracker.shed for tracker in trackers)},
+        "unknown_request_records_total": {(): sum(tracker.unknown for tracker in trackers)},
+        "shed_rank_records_total": {(): pipeline.shed_records},
         "arrivals_total": {(): totals.arrivals},
         "requests_total": {(outcome,): count for outcome, count in totals.requests.items()},
         "first_tokens_total": {(): totals.first_tokens},
