@@ -226,8 +226,8 @@ class Forecaster:
         if engine is None or not engine.block_tokens or not engine.supported_kv_state:
             return None
         limits = Limits(
-            batch_tokens=self.engine.batch_token_limit,
-            batch_requests=self.engine.batch_request_limit,
+            batch_tokens=engine.batch_token_limit,
+            batch_requests=engine.batch_request_limit,
             free_blocks=self.free_blocks,
         )
         planned = list(self._planned.values())
