@@ -191,9 +191,14 @@ def _from_file(file: Path) -> Layer:
     layer: Layer = {}
     sections = {name.split(".")[0] for name in setting_names()}
     for section, values in content.items():
-        if section not in sections or not isinstance(values, dict):
+        if section not in sections:
             raise SettingsError(
                 f"unknown setting [{section}] in {file}; {_nearest(section, sorted(sections))}"
+            )
+        if not isinstance(values, dict):
+            raise SettingsError(
+                f"{section} in {file} must be a table: write [{section}] on a line of its own, "
+                "and its settings below"
             )
         for key, value in values.items():
             name = f"{section}.{key}"

@@ -73,6 +73,11 @@ def of_rank(address: str, rank: int) -> str:
     return f"tcp://{host}:{port + rank}"
 
 
+def bracketed(host: str) -> str:
+    """A host as addresses spell it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
 def _split(address: str) -> tuple[str, str]:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme not in ("ipc", "tcp") or not rest:

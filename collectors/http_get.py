@@ -11,6 +11,7 @@ import time
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from kvready.collectors.endpoint import bracketed
 from kvready.collectors.errors import TapError
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -41,8 +42,7 @@ def engine_url(text: str) -> str:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TapError(f"{text!r} is no address of an engine; write it as http://host:port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+    return f"{parts.scheme}://{bracketed(parts.hostname)}" + (f":{port}" if port else "")
 
 
 def get(url: str, path: str, timeout_seconds: float = GET_SECONDS) -> Answer:

@@ -16,6 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from kvready.collectors.endpoint import live_endpoint, replay_endpoint
 from kvready.collectors.errors import TapError
 from kvready.collectors.gate_actions import Ask, Deliver
+from kvready.collectors.host_names import unresolvable
 from kvready.collectors.records import TapStatus
 from kvready.collectors.sequence import SequenceGate
 
@@ -63,6 +64,9 @@ class SequencedStream:
         """Open the live socket. Raises TapError where the address can never deliver."""
         if self._live is not None:
             return
+        for endpoint in (self._endpoint, self._replay_endpoint):
+            if endpoint is not None and not endpoint.we_bind and unresolvable(endpoint.address):
+                raise TapError(_unresolved(endpoint.address))  # ZeroMQ would try for ever
         self._context = zmq.Context(io_threads=1)
         live = self._socket(zmq.SUB)
         self._live = live
@@ -239,9 +243,15 @@ def _refusal(frames: list[bytes]) -> str:
     return f"sequence of {len(frames[1])} bytes instead of {SEQUENCE_BYTES}: another engine?"
 
 
+def _unresolved(address: str) -> str:
+    return f"{address}: the host cannot be resolved; check its name, or give its number"
+
+
 def _opening_failed(address: str, we_bind: bool, error: zmq.ZMQError) -> str:
     if not we_bind:
         return f"cannot connect to {address}: {error.strerror}; check the engine's endpoint setting"
+    if unresolvable(address):
+        return _unresolved(address)
     if error.errno == zmq.EADDRINUSE:
         return f"{address} is in use: another process or tap is bound there; give each rank its own"
     return (

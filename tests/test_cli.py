@@ -17,7 +17,7 @@ from publisher import Publisher
 from served import KVREADY, serving
 from story import Story
 
-from kvready.advisor.ledger import Pair
+from kvready.advisor.ledger import Pair, PairState
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.service import generate
 from kvready.advisor.settings import flag_name, setting_names
@@ -38,6 +38,10 @@ def test_a_replay_gives_every_pair_and_the_same_digest_each_time(
     pairs = [msgspec.json.decode(line, type=Pair) for line in lines.read_bytes().splitlines()]
     assert pairs == told_story.pairs
     assert first["pairs"] == len(pairs) > 0
+    scored = sum(pair.state is PairState.PAIRED for pair in pairs)
+    assert first["scored"] == scored
+    text = kvready("replay", recording).stdout
+    assert f"{scored} are scored and {len(pairs) - scored} are not" in text
 
 
 def test_the_report_is_that_of_the_records(kvready, recording: Path, told_story: Story) -> None:
@@ -273,6 +277,19 @@ def test_records_of_a_later_version_are_left_out_and_exit_with_one(
         (("serve", "--kv-events", "ipc:///e", "--dedup", "enforce"), "not available yet"),
         (("serve", "--config", "absent.toml"), "cannot read settings file"),
         (("serve", "--observer-dir", "LICENSE"), "is a file"),
+        (("serve", "--kv-events", "tcp://nosuch.invalid:1"), "host cannot be resolved"),
+        (
+            ("serve", "--kv-events", "tcp://*:1", "--engine-host", "nosuch.invalid"),
+            "host cannot be resolved",
+        ),
+        (
+            ("serve", "--kv-events", "ipc:///e", "--replay", "tcp://nosuch.invalid:1"),
+            "host cannot be resolved",
+        ),
+        (
+            ("serve", "--kv-events", "ipc:///e", "--host", "nosuch.invalid"),
+            "host nosuch.invalid cannot be resolved",
+        ),
         (("replay", "absent.kvr"), "cannot read absent.kvr"),
         (("replay", "LICENSE"), "is no kvready recording"),
         (("report", "pyproject.toml"), "is no kvready recording"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import socket
 import threading
@@ -20,7 +21,7 @@ from story import Story
 
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.report import Report, build_report
-from kvready.advisor.service import generate
+from kvready.advisor.service import generate, runner
 from kvready.advisor.service.app import MAX_PAIRS, create_app
 from kvready.advisor.service.intake import Intake, Shed
 from kvready.advisor.service.sidecar import Replayed, Sidecar
@@ -481,3 +482,25 @@ def test_what_is_counted_is_shown_in_the_status_and_as_metrics() -> None:
         assert "kvready_shed_rank_records_total 6.0" in metrics
     finally:
         sidecar.stop()
+
+
+def test_an_address_of_version_six_is_shown_in_brackets(free_port: int) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    settings = Settings(api={"host": "::1", "port": free_port}, taps={"otlp_host": "::1"})  # type: ignore[arg-type]
+    said: list[str] = []
+    sidecar = sidecar_of(Flood())
+    sidecar.on_fault = lambda: None
+    sidecar.start()
+    with runner.listening(settings) as listener:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        try:
+            runner.answer(sidecar, listener, said.append)
+        finally:
+            timer.join()
+            sidecar.stop()
+    assert said == [f"serving on http://[::1]:{free_port}"]

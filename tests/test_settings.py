@@ -169,3 +169,8 @@ def test_ranks_that_can_have_no_endpoint_are_refused_with_the_reason(
     flags = {"taps.kv_events": kv_events, "taps.replay": replay, "taps.ranks": 2}
     with pytest.raises(SettingsError, match=words):
         load_settings(flags=flags)
+
+
+def test_a_section_that_is_no_table_is_told_to_be_one(toml) -> None:
+    with pytest.raises(SettingsError, match=r"api in .* must be a table: write \[api\]"):
+        load_settings(toml("api = 3\n"))

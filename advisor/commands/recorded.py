@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from kvready.advisor.commands import options
-from kvready.advisor.ledger import Pair
+from kvready.advisor.ledger import Pair, PairState
 from kvready.advisor.playback import PROGRESS_RECORDS, Playback, play
 from kvready.advisor.report import Report, build_report
 from kvready.advisor.report_text import print_report
@@ -45,6 +45,7 @@ class Summary(msgspec.Struct, frozen=True):
     provenance: Provenance
     records: int
     pairs: int
+    scored: int  # of those; the others came late, were cut off or were pushed out
     digest: str
     damage: str | None
 
@@ -64,6 +65,11 @@ def replay(
         provenance=played.header.provenance,
         records=played.records,
         pairs=played.pairs,
+        scored=sum(
+            count
+            for (_, state), count in played.pipeline.ledger.counts.items()
+            if state is PairState.PAIRED
+        ),
         digest=played.digest,
         damage=played.damage,
     )
@@ -71,7 +77,8 @@ def replay(
         typer.echo(msgspec.json.encode(summary))
     else:
         typer.echo(
-            f"{summary.records} records, {summary.pairs} pairs ({summary.provenance})\n"
+            f"{summary.records} records, {summary.pairs} pairs ({summary.provenance}), of which "
+            f"{summary.scored} are scored and {summary.pairs - summary.scored} are not\n"
             f"digest {summary.digest}"
         )
     _exit_by(played)

@@ -21,6 +21,7 @@ from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
 from kvready.advisor.settings import Settings
 from kvready.advisor.version import VERSION
+from kvready.collectors.endpoint import bracketed
 from kvready.collectors.errors import ServiceError, TapError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
 
@@ -68,7 +69,7 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
 
     sidecar.on_fault = end
     host, port = listener.getsockname()[:2]
-    say(f"serving on http://{host}:{port}")
+    say(f"serving on http://{bracketed(host)}:{port}")
     with _signals(end):
         server.run(sockets=[listener])
     _raise_fault(sidecar)
@@ -84,9 +85,13 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
         try:
             listener.bind((api.host, api.port))
             listener.listen(BACKLOG)
+        except socket.gaierror:
+            raise ServiceError(
+                f"host {api.host} cannot be resolved; give --host an address of this machine"
+            ) from None
         except OSError as error:
             raise ServiceError(
-                f"cannot listen on {api.host}:{api.port}: {error.strerror or error}; "
+                f"cannot listen on {bracketed(api.host)}:{api.port}: {error.strerror or error}; "
                 "stop what uses it, or choose another with --port or --host"
             ) from None
         yield listener

@@ -8,6 +8,7 @@ from kvready.advisor.outside import METRICS_TAP, SPANS_TAP
 from kvready.advisor.service.replay_memory import ReplayMemory, state_directory
 from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.collector import Collector
+from kvready.collectors.endpoint import bracketed
 from kvready.collectors.kv_events import KvEventTap
 from kvready.collectors.metrics_tap import MetricsTap
 from kvready.collectors.observer_tap import ObserverTap
@@ -69,8 +70,10 @@ def _outside_taps(settings: TapSettings) -> list[Tap]:
         taps.append(Tap(MetricsTap(METRICS_TAP, url, settings.metrics_seconds), advice))
     http_port, grpc_port = settings.otlp_http_port, settings.otlp_grpc_port
     if http_port is not None or grpc_port is not None:
-        host = settings.otlp_host
-        collector = OtlpTap(SPANS_TAP, http_port, grpc_port, settings.otlp_forward, host)
+        collector = OtlpTap(
+            SPANS_TAP, http_port, grpc_port, settings.otlp_forward, settings.otlp_host
+        )
+        host = bracketed(settings.otlp_host)
         where = (
             f"grpc://{host}:{grpc_port}" if grpc_port else f"http://{host}:{http_port}/v1/traces"
         )

@@ -1,6 +1,7 @@
 """Sends records out of an engine's process without ever costing it more than the sending.
 
-A ZeroMQ PUB socket in a folder that only the engine's user may enter. One message is three
+A ZeroMQ PUB socket in a folder that is made for the engine's user alone; one that is there already
+is used as it is, with a warning where others may enter it. One message is three
 frames: b"kvready", a sequence number (8 bytes, big-endian, from 0 for each process), and a msgpack
 array of records. The sequence advances for messages that had to be dropped too, so that every
 subscriber sees the gap; the next message that goes out says how many records were lost.
@@ -14,8 +15,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 import threading
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -31,6 +34,7 @@ TOPIC = b"kvready"
 SEND_QUEUE_MESSAGES = 4096  # held for a slow subscriber before messages are dropped
 MAX_SOCKET_PATH_BYTES = 100  # the system's own limit is 107; ZeroMQ adds to it while binding
 CLOSE_LINGER_MILLISECONDS = 100
+OTHERS = 0o077  # permissions of all but the owner
 
 
 def observer_folder(environment: Mapping[str, str] | None = None) -> Path | None:
@@ -125,6 +129,7 @@ class RecordPublisher:
         self._socket = self._context = None
         self._sequence = 0
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _warn_of_access(self._path.parent)
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH_BYTES:
             raise ValueError(
                 f"{self._path} is too long for a socket; set {OBSERVER_VARIABLE} to a folder "
@@ -172,6 +177,20 @@ class RecordPublisher:
             count=self._unreported,
             first_missing=first,
             last_missing=None if first is None else self._sequence - 1,
+        )
+
+
+@lru_cache(maxsize=16)  # several sockets share a folder: it is said once
+def _warn_of_access(folder: Path) -> None:
+    """Say that others may enter a folder: they could read, or replace, what is published."""
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & OTHERS:
+        logger.warning(
+            "kvready observer: others may enter %s (mode %03o), where request ids and block hashes "
+            "are published; close it with: chmod 700 %s",
+            folder,
+            mode,
+            folder,
         )
 
 

@@ -104,6 +104,22 @@ def test_only_the_engines_user_may_enter_the_folder(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize(("mode", "warnings"), [(0o777, 1), (0o755, 1), (0o700, 0)])
+def test_a_folder_that_others_may_enter_is_used_and_warned_of_once(
+    folder: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
+) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    publishers = [RecordPublisher(folder, role) for role in ("scheduler", "mover")]
+    for publisher in publishers:
+        publisher.open()
+        assert publisher.failures == 0
+        publisher.close()
+    said = [line for line in caplog.messages if f"chmod 700 {folder}" in line]
+    assert len(said) == warnings
+    assert stat.S_IMODE(folder.stat().st_mode) == mode, "the operator's folder is left as it is"
+
+
 def test_nothing_is_opened_before_it_is_asked_for(folder: Path) -> None:
     RecordPublisher(folder, "scheduler").close()
     assert not folder.exists()
