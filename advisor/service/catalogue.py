@@ -194,6 +194,11 @@ OBSERVED = tuple(
         _counter("unknown_request_records_total", "records",
                  "Records of requests that arrived before the sidecar did."),
         _counter("shed_rank_records_total", "records", "Records of ranks beyond the bound."),
+        _counter("implausible_records_total", "records",
+                 "Records refused for a time or a count that no engine can have meant."),
+        _counter("unforecast_requests_total", "requests",
+                 "Arrivals without a forecast: too far from their first token to tell, an engine "
+                 "not described yet, or a KV state of another kind."),
         _counter("arrivals_total", "requests", "Requests that arrived."),
         _counter("requests_total", "requests", "Requests that ended.",
                  Label("outcome", tuple(Outcome))),

@@ -99,6 +99,10 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "shed_requests_total": {(): sum(tracker.shed for tracker in trackers)},
         "unknown_request_records_total": {(): sum(tracker.unknown for tracker in trackers)},
         "shed_rank_records_total": {(): pipeline.shed_records},
+        "implausible_records_total": {(): pipeline.refused_records},
+        "unforecast_requests_total": {
+            (): sum(rank.forecaster.unforecast for rank in pipeline.ranks.values())
+        },
         "arrivals_total": {(): totals.arrivals},
         "requests_total": {(outcome,): count for outcome, count in totals.requests.items()},
         "first_tokens_total": {(): totals.first_tokens},
