@@ -20,8 +20,8 @@ from tests.engine import bench_attached
 from tests.engine.bench_observer import observer_step_seconds
 
 OUTPUT = Path("build/bench.json")
-ENGINE_PYTHON = Path("build/engine/bin/python")
-MODEL = Path("build/models/kv-heavy")
+ENGINE_PYTHON = Path("build/engine/bin/python").absolute()
+MODEL = Path("build/models/kv-heavy").absolute()
 OBSERVER_WAITING = 128
 OBSERVER_BUDGET_SECONDS = 100e-6
 
