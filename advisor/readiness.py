@@ -60,16 +60,6 @@ class LoadModel:
         return f"{MODEL}.{self._refits}"
 
     @property
-    def overhead_seconds(self) -> float:
-        """The fitted fixed cost of one copy."""
-        return self._service.coefficients[0]
-
-    @property
-    def engine_factor(self) -> float:
-        """The fitted factor over the link profile."""
-        return self._service.coefficients[1]
-
-    @property
     def submit_seconds(self) -> float:
         """The fitted time from an order to its submission, beside the step's share."""
         return self._wait.coefficients[0]

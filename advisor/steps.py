@@ -24,9 +24,9 @@ class Step(msgspec.Struct, gc=False):
     free_blocks: int | None
     finished_seconds: float = math.inf
 
-    def fits(self, blocks_needed: int) -> bool:
-        """Whether one more request of that size would have had room."""
-        return self.has_room and (self.free_blocks is None or self.free_blocks >= blocks_needed)
+    def has_blocks(self, blocks_needed: int) -> bool:
+        """Whether the pool could have held one more request of that size."""
+        return self.free_blocks is None or self.free_blocks >= blocks_needed
 
 
 class StepTimeline:
@@ -74,9 +74,10 @@ class StepTimeline:
             begin = max(step.planned_seconds, span.begin_seconds)
             if begin >= end:
                 continue
-            busy_end = min(max(step.finished_seconds, begin), end)
-            idle = Step(step.number, step.planned_seconds, True, step.free_blocks)
-            exposed += (end - busy_end) * idle.fits(blocks_needed)
-            exposed += (busy_end - begin) * step.fits(blocks_needed)
+            if step.has_blocks(blocks_needed):
+                busy_end = min(max(step.finished_seconds, begin), end)
+                exposed += end - busy_end
+                if step.has_room:
+                    exposed += busy_end - begin
             end = begin
         return exposed + max(0.0, end - span.begin_seconds)

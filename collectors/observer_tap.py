@@ -24,12 +24,11 @@ from kvready.collectors.lost_behind import LostBehind
 from kvready.collectors.message_order import MessageOrder, Taken
 from kvready.collectors.record_batch import RecordBatchDecoder
 from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
+from kvready.collectors.surfaces import FRONTEND_SOCKET, SCHEDULER_SOCKET
 from kvready.collectors.tap_news import news_of
 
 TOPIC = b"kvready"
 SOCKET_PATTERN = "observer-*.sock"
-FRONTEND_SOCKET = "observer-frontend"
-SCHEDULER_SOCKET = "observer-scheduler"
 LONGEST_SOCKET_NAME = "observer-mover-0000-0000.sock"
 RANK_IN_NAME = re.compile(r"observer-[a-z]+-(\d+)(?:-\d+)?")
 SEQUENCE_BYTES = 8
