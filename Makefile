@@ -19,7 +19,7 @@ SOAK_SECONDS ?= 600
 FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_events \
 	vllm_versions observer_tap inventory replay_memory))
 PIP_QUIET := --disable-pip-version-check -q
-SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.html' -o -name py.typed)
+SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -name py.typed)
 
 .PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine fuzz soak generate clean
 
@@ -37,7 +37,7 @@ $(BIN)/.tools: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what constraints.txt names into $(VENV)"
 	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt setuptools
-	@$(BIN)/python .ci/requirements.py sidecar dev > $(VENV)/requirements.txt
+	@$(BIN)/python .ci/requirements.py sidecar plots dev > $(VENV)/requirements.txt
 	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt -r $(VENV)/requirements.txt
 	@touch $@
 
@@ -48,10 +48,22 @@ $(BIN)/.kvready: $(BIN)/.tools $(SOURCES)
 	@$(BIN)/pip install $(PIP_QUIET) --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
 
+# torch and triton, to run the GPU kernels in an interpreter and compile them ahead of time. Where the
+# index offers a CPU build of torch the version in constraints.txt takes it; no GPU is needed.
+$(BIN)/.gpu: $(BIN)/.tools
+	@$(BIN)/python .ci/requirements.py gpu > $(VENV)/requirements-gpu.txt
+	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt -r $(VENV)/requirements-gpu.txt
+	@touch $@
+
+$(BIN)/.rivals: $(BIN)/.gpu
+	@$(BIN)/python .ci/requirements.py bench > $(VENV)/requirements-bench.txt
+	@$(BIN)/pip install $(PIP_QUIET) -c constraints.txt -r $(VENV)/requirements-bench.txt
+	@touch $@
+
 demo: $(BIN)/.kvready ## replay the bundled recording and print what it tells
 	@$(BIN)/kvready demo $(DEMO_FLAGS)
 
-test: lint $(BARE)/.kvready ## lint, types, import rules and every test that needs no engine
+test: lint $(BIN)/.gpu $(BARE)/.kvready ## lint, types, import rules and every test that needs no engine
 	@$(BIN)/python -m pytest -m "not engine and not soak"
 
 lint: $(BIN)/.kvready ## formatting, types and import rules
@@ -102,7 +114,7 @@ engine-record: setup engine ## keep a real engine's run in build/recordings (SEE
 engine-test: setup engine $(OLDER_ENGINE)/.kvready ## the tests that need a real engine, vLLM 0.32 and 0.28
 	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800
 
-bench: setup ## benchmarks beside their rivals, as ratios, into build/bench.json
+bench: setup $(BIN)/.rivals ## benchmarks beside their rivals, as ratios, into build/bench.json
 	@$(BIN)/python -m tests.bench
 
 bench-engine: setup engine ## what being watched costs a real engine (about 20 minutes)

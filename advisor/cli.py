@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 from kvready.collectors.errors import KvreadyError
+from kvready.kernels.errors import KernelError
 
 CANNOT = 2
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -44,7 +45,7 @@ def main() -> None:
             f"{error.name} is not installed; the sidecar needs more than the engine's side does: "
             "pip install 'kvready[sidecar]'"
         )
-    except KvreadyError as error:
+    except (KvreadyError, KernelError) as error:
         _fail(str(error))
     except OSError as error:
         if error.errno not in DISK_FULL:
