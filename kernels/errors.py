@@ -5,6 +5,7 @@
     │   └── UnsupportedModel    its KV state is not dense attention in one group
     ├── MoveError           pages that a pool does not have, or memory that a mover cannot reach
     ├── MoverUnavailable    this machine lacks what a mover needs
+    ├── DiskError           a disk tier's file cannot be made, or one transfer failed
     └── ProfileError        a link profile cannot be read, written or used here
 
 A tree of its own, since kernels and collectors know nothing of each other; the command line knows
@@ -32,6 +33,10 @@ class MoveError(KernelError):
 
 class MoverUnavailable(KernelError):
     """This machine lacks what a mover needs."""
+
+
+class DiskError(KernelError):
+    """A disk tier's file cannot be made, or one transfer to or from it failed."""
 
 
 class ProfileError(KernelError):
