@@ -108,6 +108,13 @@ class DiskFile:
         self._forget(offset)
         return done
 
+    def recut(self, slot_bytes: int) -> None:
+        """Cut the same bytes into slots of another size. No transfer may be under way."""
+        slots = self.slots * self.slot_bytes // max(1, slot_bytes)
+        _check_size(slots, slot_bytes)
+        self.slots = slots
+        self.slot_bytes = slot_bytes
+
     def close(self) -> None:
         """Give the space back. Safe twice; no transfer may be under way."""
         file, self._file = self._file, -1
