@@ -21,6 +21,7 @@ from kvready.collectors.records import (
     BatchPlanned,
     EngineDescribed,
     FirstToken,
+    LoadChecked,
     LoadDecided,
     LoadFinished,
     LoadStarted,
@@ -81,6 +82,9 @@ class EngineRank:
                 self.requests.start(record.load_id, record.started_seconds)
             case LoadFinished():
                 self._load_finished(record, moment)
+            case LoadChecked():
+                self._totals.checked_loads += 1
+                self._totals.mismatched_loads += record.mismatched
             case EngineDescribed():
                 self.engine = self.forecaster.engine = record
             case RequestArrived():

@@ -31,6 +31,8 @@ from kvready.collectors.records import (
 MAX_PLANNED_BATCHES = 64
 ROLLFORWARD_MODEL = "roll-forward-1"
 
+FORECAST_COPIES = {Tier.HBM: Target.LOAD, Tier.HOST: Target.FETCH}  # by where they go
+
 Moment = tuple[int, float]  # ingest number and receive time of the record at hand
 
 
@@ -64,11 +66,12 @@ class Forecaster:
         decided = copy.decided
         copy.step_seconds = self._step_seconds_at(decided.decided_seconds)
         copy.backlog_seconds = self._backlog_seconds(copy, decided.decided_seconds)
-        if decided.destination is not Tier.HBM:
+        target = FORECAST_COPIES.get(decided.destination)
+        if target is None or copy.is_backup:
             return
         model = self.mover.model(decided.source, decided.destination)
         self._write(
-            Target.LOAD,
+            target,
             str(decided.load_id),
             decided.decided_seconds,
             model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
@@ -83,8 +86,9 @@ class Forecaster:
         assert copy.ready_seconds is not None
         decided = copy.decided
         whole_seconds = copy.ready_seconds - decided.decided_seconds
-        if decided.destination is Tier.HBM:
-            self._pair(Target.LOAD, str(decided.load_id), whole_seconds, moment)
+        target = FORECAST_COPIES.get(decided.destination)
+        if target is not None and not copy.is_backup:
+            self._pair(target, str(decided.load_id), whole_seconds, moment)
         model = self.mover.model(decided.source, decided.destination)
         if copy.started_seconds is not None:
             wait_seconds = copy.started_seconds - decided.decided_seconds
@@ -187,7 +191,8 @@ class Forecaster:
 
     def censor_load(self, load_id: int, moment: Moment) -> None:
         """A copy will never finish: the engine restarted under it."""
-        self._censor(Target.LOAD, str(load_id), moment)
+        for target in FORECAST_COPIES.values():
+            self._censor(target, str(load_id), moment)
 
     def restart(self, moment: Moment) -> None:
         """The engine restarted: batches that were planned have no outcome."""

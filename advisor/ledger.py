@@ -29,7 +29,8 @@ NOMINAL_COVERAGE = 0.90
 class Target(StrEnum):
     """What is predicted; each target is scored apart."""
 
-    LOAD = "load"
+    LOAD = "load"  # a copy into HBM
+    FETCH = "fetch"  # a copy into host memory, from a slower tier
     BATCH_COMPUTE = "batch_compute"
     PREFILL = "prefill"
     TTFT = "ttft"

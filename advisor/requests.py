@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from kvready.advisor.inventory import TIERS
 from kvready.advisor.waits import Interval, Timeline
 from kvready.collectors.records import (
     BatchPlanned,
@@ -39,6 +40,11 @@ class Copy:
         # What it was predicted to wait for when it was ordered.
         self.step_seconds = 0.0
         self.backlog_seconds = 0.0
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether it takes blocks away from HBM: no request waits for it."""
+        return TIERS.index(self.decided.destination) > TIERS.index(self.decided.source)
 
 
 class RequestState:
@@ -92,7 +98,7 @@ class RequestState:
 
     @property
     def unfinished_copies(self) -> list[Copy]:
-        """Copies into HBM that it still needs."""
+        """Copies towards HBM that it still needs."""
         return [copy for copy in self._needed() if copy.ready_seconds is None]
 
     def timeline(self, end_seconds: float) -> Timeline:
@@ -171,9 +177,8 @@ class RequestTracker:
     def decide(self, record: LoadDecided) -> Copy:
         """A copy was ordered for a request."""
         copy = self.copies[record.load_id] = Copy(record)
-        is_backup = record.source is Tier.HBM
         state = self.live.get(record.request_id)
-        if state is not None and not is_backup and len(state.copies) < MAX_COPIES_PER_REQUEST:
+        if state is not None and not copy.is_backup and len(state.copies) < MAX_COPIES_PER_REQUEST:
             state.copies.append(copy)
         return copy
 
@@ -229,7 +234,7 @@ class RequestTracker:
         first_hash = state.arrived.block_hashes[:1]
         for copy in self.copies.values():
             owner = self.live.get(copy.decided.request_id)
-            if owner is None or owner is state or copy.decided.destination is not Tier.HBM:
+            if owner is None or owner is state or copy.is_backup:
                 continue
             if len(state.waits_on) >= MAX_COPIES_PER_REQUEST:
                 return

@@ -39,6 +39,8 @@ class Totals:
         self.copies: dict[tuple[Tier, Tier], int] = {}
         self.copy_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copy_seconds: dict[tuple[Tier, Tier], float] = {}
+        self.checked_loads = 0
+        self.mismatched_loads = 0
         self.batches = 0
         self.batch_seconds = 0.0
 

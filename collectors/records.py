@@ -150,6 +150,18 @@ class LoadFinished(Observed, frozen=True, tag="load_finished"):
     step_quantised: bool = False
 
 
+class LoadChecked(Observed, frozen=True, tag="load_checked"):
+    """What a mover brought was compared, byte for byte, with a per-page copy of the same pages.
+
+    Told before the copy's end. `mismatched`: it was repaired by per-page copies.
+    """
+
+    load_id: int
+    source: Tier
+    destination: Tier
+    mismatched: bool
+
+
 class RequestArrived(Observed, frozen=True, tag="request_arrived"):
     """A request was first seen on a surface. Hashes are sent here once, never again."""
 
@@ -318,6 +330,7 @@ AnyRecord = (
     | LoadDecided
     | LoadStarted
     | LoadFinished
+    | LoadChecked
     | RequestArrived
     | RequestDeferred
     | RequestScheduled

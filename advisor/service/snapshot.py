@@ -132,6 +132,8 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "copies_total": _by_direction(totals.copies),
         "copy_bytes_total": _by_direction(totals.copy_bytes),
         "copy_seconds_total": _by_direction(totals.copy_seconds),
+        "checked_loads_total": {(): totals.checked_loads},
+        "mismatched_loads_total": {(): totals.mismatched_loads},
         "exposed_load_seconds_total": {(): totals.exposed_load_seconds},
         "hidden_load_seconds_total": {(): totals.hidden_load_seconds},
         "forecasts_open": {(): pipeline.ledger.open_count},
