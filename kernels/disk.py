@@ -110,7 +110,7 @@ class DiskFile:
 
     def recut(self, slot_bytes: int) -> None:
         """Cut the same bytes into slots of another size. No transfer may be under way."""
-        slots = self.slots * self.slot_bytes // max(1, slot_bytes)
+        slots = os.fstat(self._file).st_size // max(1, slot_bytes)
         _check_size(slots, slot_bytes)
         self.slots = slots
         self.slot_bytes = slot_bytes
