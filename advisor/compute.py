@@ -32,7 +32,6 @@ DECODE_PRIOR = (
     PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
 )
 TYPICAL_DECODE = (1.0, 4.0, 4096.0)
-MAX_CHUNKS = 1_024
 
 Features = tuple[float, float, float, float, float]
 
@@ -85,15 +84,13 @@ class ComputeModel:
 
     def recompute_seconds(self, new_tokens: int, context_tokens: int, chunk_tokens: int) -> float:
         """Predicted seconds to prefill `new_tokens` alone, in chunks, after a context."""
-        chunk_tokens = max(chunk_tokens, 1, new_tokens // MAX_CHUNKS)
-        total = 0.0
-        done = 0
-        while done < new_tokens:
-            chunk = min(chunk_tokens, new_tokens - done)
-            member = BatchMember("", chunk, context_tokens + done, True)
-            total += self.batch_seconds((member,))
-            done += chunk
-        return total
+        if new_tokens <= 0:
+            return 0.0
+        # Costs are linear in these sums over the chunks, so that no chunk need be gone through.
+        chunks = -(-new_tokens // max(chunk_tokens, 1))
+        token_pairs = new_tokens * context_tokens + new_tokens * (new_tokens + 1) // 2
+        sums = (float(chunks), float(new_tokens), float(token_pairs), 0.0, 0.0)
+        return self._prefill.predict(sums)
 
     def learn(self, members: Iterable[BatchMember], actual_seconds: float) -> None:
         """Take in one finished batch."""
