@@ -26,7 +26,16 @@ NAMED_FOR_AN_ENGINE = frozenset({"vllm", "torch"})
 DONE_WITHOUT = frozenset({("kvready.kernels.gather_numpy", "numpy")})
 # The parts of the advisor that compose, open sockets or files; all else is the pure core.
 COMPOSING = frozenset(
-    {"cli", "doctor_text", "look_text", "playback", "report_text", "settings", "tap_settings"}
+    {
+        "cli",
+        "doctor_text",
+        "link_curves",
+        "look_text",
+        "playback",
+        "report_text",
+        "settings",
+        "tap_settings",
+    }
 )
 
 

@@ -1,0 +1,90 @@
+"""What is believed of a copy before the engine has made any: curves, and whose figures they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from kvready.advisor.load_curve import LoadCurve
+from kvready.collectors.records import CopyMethod, Tier
+
+# A generic link: what one per-page copy and one byte cost before this machine has been measured.
+GENERIC_CURVE = LoadCurve(0.0, 5e-6, 10e9)
+# Beyond what a curve says, an engine takes time of its own for a copy.
+GENERIC_OVERHEAD_SECONDS = 1e-3
+PROFILED_OVERHEAD_SECONDS = 1e-4
+READ = "read"  # how profiles call the mover of a disk
+
+
+class PriorKind(StrEnum):
+    """Where a curve comes from; kinds are never merged."""
+
+    GENERIC = "generic"  # of no machine: nothing was given for this path
+    PUBLISHED = "published"  # someone else's machine
+    MEASURED = "measured"  # this one, by `kvready calibrate`
+
+
+class Path(NamedTuple):
+    """One mover in one direction. `mover` as link profiles call it."""
+
+    source: str
+    destination: str
+    mover: str
+
+
+class Prior(NamedTuple):
+    """The curves of one path, alone and beside compute."""
+
+    kind: PriorKind
+    quiet: LoadCurve
+    contended: LoadCurve
+
+    def seconds(self, payload_bytes: int, fragments: int, *, beside_compute: bool) -> float:
+        """What the copy takes by this curve, in the mover."""
+        curve = self.contended if beside_compute else self.quiet
+        return curve.seconds(payload_bytes, fragments)
+
+    @property
+    def overhead_seconds(self) -> float:
+        """What the engine is taken to add of its own, until its copies tell."""
+        if self.kind is PriorKind.GENERIC:
+            return GENERIC_OVERHEAD_SECONDS
+        return PROFILED_OVERHEAD_SECONDS
+
+
+GENERIC = Prior(PriorKind.GENERIC, GENERIC_CURVE, GENERIC_CURVE)
+
+
+class LoadPriors:
+    """The prior of every path: a link profile's where it has one, else a generic link's."""
+
+    def __init__(
+        self,
+        kind: PriorKind = PriorKind.GENERIC,
+        name: str = "",
+        calibration_id: str = "",
+        paths: Mapping[Path, Prior] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.calibration_id = calibration_id
+        self._paths = dict(paths or {})
+
+    @property
+    def described(self) -> str:
+        """In words, for the conditions of a figure."""
+        if self.kind is PriorKind.GENERIC:
+            return "generic: no link profile given"
+        return f"{self.kind}: {self.name} ({self.calibration_id})"
+
+    def prior(self, source: Tier, destination: Tier, method: CopyMethod | None) -> Prior:
+        """The prior of one mover; of a path that the profile lacks, the generic one."""
+        for mover in (method or CopyMethod.DMA_PER_PAGE, READ):
+            found = self._paths.get(Path(source, destination, mover))
+            if found is not None:
+                return found
+        return GENERIC
+
+
+NO_PROFILE = LoadPriors()
