@@ -21,9 +21,8 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("gather.c")
 BACKENDS = ("c-memcpy", "c-sse2-nt", "c-avx2-nt", "c-avx512-nt")  # by the level of gather.c
 MAX_THREADS = 64
-NO_MEMORY = 2  # of gather.c's refusals; the other is a page that is not there or written twice
+NO_MEMORY = 2  # of gather.c's refusals; the other is a page absent from its pool or written twice
 CLOSED = "this mover was closed; make another"
-CHANGED = "the pages to move changed while they were read; nothing was moved"
 
 _ARGUMENTS = (
     ctypes.c_void_p,  # pool
@@ -72,8 +71,10 @@ class GatherMover:
         """Bring the pages over; returns payload bytes. Raises `MoveError` before touching any."""
         if self._closed:
             raise MoverUnavailable(CLOSED)
-        move.check(pools)
-        self._thread_pool().move(pools, move)
+        move.check_extent(pools)
+        if not self._thread_pool().move(pools, move):
+            move.check(pools)  # says which page is wrong
+            raise MoveError("the pages to move changed while they were read; nothing was moved")
         return move.fragments(pools) * pools.fragment_bytes
 
     def close(self) -> None:
@@ -108,16 +109,20 @@ class _ThreadPool:
                 "fewer"
             )
 
-    def move(self, pools: Pools, move: Move) -> None:
+    def move(self, pools: Pools, move: Move) -> bool:
+        """Whether every page was good, and so moved; gather.c looks at them before it begins."""
         window = move.plane_window(pools)
         planes = array("Q", pools.plane_addresses[window.start : window.stop])
-        host_pages, hbm_pages = _int64s(move.host_pages), _int64s(move.hbm_pages)
+        try:
+            host_pages, hbm_pages = _int64s(move.host_pages), _int64s(move.hbm_pages)
+        except OverflowError:
+            return False
         if len(host_pages) != len(hbm_pages):
-            raise MoveError(CHANGED)
+            return False
         with self._lock:
             if self._handle is None:
                 raise MoverUnavailable(CLOSED)
-            refused = self._library.kvready_move(
+            refused: int = self._library.kvready_move(
                 self._handle,
                 move.direction is Direction.STORE,
                 pools.host_address + window.start * pools.fragment_bytes,
@@ -134,8 +139,7 @@ class _ThreadPool:
             )
         if refused == NO_MEMORY:
             raise MoverUnavailable("no memory left to check the pages; move fewer at a time")
-        if refused:
-            raise MoveError(CHANGED)
+        return not refused
 
     def close(self) -> None:
         with self._lock:

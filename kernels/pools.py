@@ -87,8 +87,8 @@ class Move:
         """Separate ranges that move."""
         return len(self.host_pages) * len(self.plane_window(pools))
 
-    def check(self, pools: Pools) -> None:
-        """Raise `MoveError` for pages or planes that the pools lack, or a page written twice."""
+    def check_extent(self, pools: Pools) -> None:
+        """Raise `MoveError` for planes that the pools lack, or pages that do not pair."""
         window = self.plane_window(pools)
         if not 0 <= window.start < window.stop <= pools.planes:
             raise MoveError(
@@ -99,6 +99,10 @@ class Move:
                 f"{len(self.host_pages)} host pages cannot pair with {len(self.hbm_pages)} device "
                 "pages"
             )
+
+    def check(self, pools: Pools) -> None:
+        """Raise `MoveError` for pages or planes that the pools lack, or a page written twice."""
+        self.check_extent(pools)
         if not self.host_pages:
             return
         for kind, wanted, pool_pages in (
