@@ -7,7 +7,13 @@ Named in the engine's configuration, beside the host tier that it observes:
 from __future__ import annotations
 
 from kvready.collectors.engine.publisher import RecordPublisher, observer_folder
-from kvready.collectors.records import CopyMethod, LoadFinished, LoadStarted, Tier
+from kvready.collectors.records import (
+    CopyMethod,
+    LoadChecked,
+    LoadFinished,
+    LoadStarted,
+    Tier,
+)
 
 MOVER_ROLE = "mover"
 
@@ -58,6 +64,11 @@ class TransferPublisher:
                 )
             ]
         )
+
+    def checked(self, load_id: int, is_load: bool, mismatched: bool) -> None:
+        """A copy was compared with per-page copies of the same pages."""
+        source, destination = _tiers(is_load)
+        self._publisher.publish([LoadChecked(load_id, source, destination, mismatched)])
 
     def close(self) -> None:
         """The mover ends."""

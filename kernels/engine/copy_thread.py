@@ -18,10 +18,12 @@ SHUTDOWN_SECONDS = 10.0  # a drain slower than this is abandoned: the engine is 
 
 
 class Copied(NamedTuple):
-    """What a copy moved."""
+    """What a copy moved, and how. `mismatched` is None unless the bytes were checked."""
 
     payload_bytes: int
     fragments: int
+    method: str
+    mismatched: bool | None = None
 
 
 class DoneJob(NamedTuple):
@@ -46,12 +48,10 @@ class CopyThread:
     def __init__(
         self,
         is_load: bool,
-        method: str,
         observer: TransferObserver | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self._is_load = is_load
-        self._method = method
         self._observer = observer
         self._prepare = prepare
         self._changed = threading.Condition()
@@ -136,6 +136,8 @@ class CopyThread:
         if self._observer is None:
             return
         try:
+            if moved.mismatched is not None:
+                self._observer.checked(job, self._is_load, moved.mismatched)
             self._observer.finished(
                 job,
                 self._is_load,
@@ -143,7 +145,7 @@ class CopyThread:
                 ready,
                 moved.payload_bytes,
                 moved.fragments,
-                self._method,
+                moved.method,
             )
         except Exception:  # noqa: BLE001 - an observer may not stop a copy
             self._count_failure()

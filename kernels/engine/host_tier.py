@@ -2,16 +2,20 @@
 
 vLLM's own CPU tier serves GPUs only. This spec keeps its scheduler side (what is where, what is
 evicted) and supplies the worker side: asynchronous copies between the engine's cache tensors and
-a host pool, one copy per page, in both directions, each direction in its own order. Use it with
+a page-first host pool, page by page or gathered, in both directions, each in its own order. Use it
+with
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
       "kv_connector_extra_config": {"cpu_bytes_to_use": 4294967296, "spec_name": "HostTierSpec",
-      "spec_module_path": "kvready.kernels.engine.host_tier"}}'
+      "spec_module_path": "kvready.kernels.engine.host_tier", "mover": "gather"}}'
+
+`mover` (loads) and `store_mover` are `dma_per_page` or `gather`; a word in `mover_file` overrules
+`mover` while the engine runs; one gathered load in `check_every` is checked byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,47 +32,52 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from kvready.kernels.engine.copy_thread import Copied, CopyThread, widen_affinity
+from kvready.kernels.engine.host_pool import HbmTensor, HostPool, tensor_bytes
+from kvready.kernels.engine.mover_choice import MoverSettings, read_settings
 from kvready.kernels.engine.pages import Page, TensorPage, pages
+from kvready.kernels.engine.tier_copies import TierCopies
 from kvready.kernels.engine.transfer_observer import (
     OBSERVER_SETTING,
     TransferObserver,
     load_observer,
 )
+from kvready.kernels.gather_cpu import open_gather
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.config import OffloadingConfig
 
-COPY_METHOD = "dma_per_page"
+MakePool = Callable[[Sequence[int]], HostPool]  # told the bytes of each tensor's page
 
 
 class HostTierWorker(OffloadingWorker):
-    """Moves pages between the engine's cache tensors and a host pool of the same shape."""
+    """Moves pages between the engine's cache tensors and a host pool."""
 
     def __init__(
         self,
         kv_caches: CanonicalKVCaches,
-        host_chunks: int,
+        make_pool: MakePool,
         blocks_per_chunk: int,
+        settings: MoverSettings,
         observer: TransferObserver | None = None,
     ) -> None:
         self._blocks_per_chunk = blocks_per_chunk
-        self._hbm = [
-            entry.tensor.view(torch.int8).view(-1, entry.page_size_bytes)
-            for entry in kv_caches.tensors
-        ]
-        # A slot is as wide as the page with its padding; zeros also touch the memory now, so that
-        # no copy pays for page faults.
-        self._host = [
-            torch.zeros((host_chunks, blocks_per_chunk, entry.page_size_bytes), dtype=torch.int8)
+        hbm = [
+            HbmTensor(
+                entry.tensor.view(torch.int8).view(-1, entry.page_size_bytes),
+                entry.page_size_bytes,
+            )
             for entry in kv_caches.tensors
         ]
         self._tensors_by_group = [
             [TensorPage(ref.tensor_idx, ref.page_size_bytes) for ref in group]
             for group in kv_caches.group_data_refs
         ]
+        host = make_pool(tensor_bytes(len(hbm), self._tensors_by_group))
+        pools = host.pools(hbm, self._tensors_by_group)
+        self.copies = TierCopies(host, hbm, pools, blocks_per_chunk, settings, open_gather)
         self._observer = observer
-        self._loads = CopyThread(True, COPY_METHOD, observer, _prepare_copy_thread)
-        self._stores = CopyThread(False, COPY_METHOD, observer, _prepare_copy_thread)
+        self._loads = CopyThread(True, observer, _prepare_copy_thread)
+        self._stores = CopyThread(False, observer, _prepare_copy_thread)
 
     def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
         """Queue a copy from the host pool into HBM."""
@@ -79,7 +88,7 @@ class HostTierWorker(OffloadingWorker):
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
     ) -> bool:
         """Queue a copy from HBM into the host pool."""
-        self._stores.submit(job_id, partial(self._store, self._pages(src_spec, dst_spec)))
+        self._stores.submit(job_id, partial(self.copies.store, self._pages(src_spec, dst_spec)))
         return True
 
     def get_finished(self) -> list[TransferResult]:
@@ -104,7 +113,7 @@ class HostTierWorker(OffloadingWorker):
         """Finish open copies and release the pool. Safe twice."""
         self._stores.shutdown()
         self._loads.shutdown()
-        self._host = []
+        self.copies.close()
         if self._observer is not None:
             self._observer.close()
 
@@ -121,18 +130,7 @@ class HostTierWorker(OffloadingWorker):
         )
 
     def _load(self, wanted: Sequence[Page]) -> Copied:
-        moved = 0
-        for tensor, block, chunk, slot, size in wanted:
-            self._hbm[tensor][block, :size].copy_(self._host[tensor][chunk, slot, :size])
-            moved += size
-        return Copied(moved, len(wanted))
-
-    def _store(self, wanted: Sequence[Page]) -> Copied:
-        moved = 0
-        for tensor, block, chunk, slot, size in wanted:
-            self._host[tensor][chunk, slot, :size].copy_(self._hbm[tensor][block, :size])
-            moved += size
-        return Copied(moved, len(wanted))
+        return self.copies.load(wanted)
 
 
 class HostTierSpec(CPUOffloadingSpec):
@@ -142,32 +140,49 @@ class HostTierSpec(CPUOffloadingSpec):
 
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
-        if config.canonical_layout or self.replicated_layout:
-            raise ValueError(
-                "HostTierSpec keeps pages as the worker lays them out; remove the canonical "
-                "layout setting from kv_connector_extra_config"
-            )
+        refuse_canonical_layout(self)
+        self._mover_settings = read_settings(self.extra_config)
         self._host_worker: HostTierWorker | None = None
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The mover of this worker process, made once."""
-        if not current_platform.is_cpu():
-            raise ValueError(
-                "HostTierSpec copies within host memory and serves vLLM's CPU build only; on a "
-                "GPU use spec_name=CPUOffloadingSpec"
-            )
+        refuse_gpu(type(self).__name__, "CPUOffloadingSpec")
         if self._host_worker is None:
             self._host_worker = self.worker_class(
                 kv_caches,
-                host_chunks=self.num_chunks,
-                blocks_per_chunk=self.blocks_per_chunk,
-                observer=load_observer(
-                    self.extra_config.get(OBSERVER_SETTING),
-                    self.config.parallel.data_parallel_index,
-                    self.config.parallel.rank,
-                ),
+                partial(HostPool.allocate, self.num_chunks, self.blocks_per_chunk),
+                self.blocks_per_chunk,
+                self._mover_settings,
+                observer_of(self),
             )
         return self._host_worker
+
+
+def refuse_canonical_layout(spec: CPUOffloadingSpec) -> None:
+    """Raise for a layout that this worker does not keep."""
+    if spec.config.canonical_layout or spec.replicated_layout:
+        raise ValueError(
+            f"{type(spec).__name__} keeps pages as the worker lays them out; remove the canonical "
+            "layout setting from kv_connector_extra_config"
+        )
+
+
+def refuse_gpu(spec_name: str, use_instead: str) -> None:
+    """Raise where the cache is not in host memory."""
+    if not current_platform.is_cpu():
+        raise ValueError(
+            f"{spec_name} copies within host memory and serves vLLM's CPU build only; on a GPU use "
+            f"spec_name={use_instead}"
+        )
+
+
+def observer_of(spec: CPUOffloadingSpec) -> TransferObserver | None:
+    """Whoever wants to hear of this worker's copies."""
+    return load_observer(
+        spec.extra_config.get(OBSERVER_SETTING),
+        spec.config.parallel.data_parallel_index,
+        spec.config.parallel.rank,
+    )
 
 
 def _prepare_copy_thread() -> None:

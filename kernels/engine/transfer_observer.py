@@ -32,6 +32,10 @@ class TransferObserver(Protocol):
         """A copy became usable at its destination."""
         ...
 
+    def checked(self, load_id: int, is_load: bool, mismatched: bool) -> None:
+        """Told before a copy ends: its bytes were compared, and repaired if they differed."""
+        ...
+
     def close(self) -> None:
         """The mover ends. Safe twice."""
         ...

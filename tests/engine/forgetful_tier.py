@@ -13,7 +13,7 @@ class ForgetfulWorker(HostTierWorker):
     """Says that it loaded."""
 
     def _load(self, wanted: Sequence[Page]) -> Copied:
-        return Copied(sum(page.page_bytes for page in wanted), len(wanted))
+        return Copied(sum(page.page_bytes for page in wanted), len(wanted), "dma_per_page")
 
 
 class ForgetfulTierSpec(HostTierSpec):
