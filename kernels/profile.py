@@ -95,7 +95,7 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     disk: str = ""  # file system and device of the disk tier
 
 
-class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A published figure beside ours: `input` fixed a constant, `prediction` follows from them."""
 
     name: str
@@ -104,6 +104,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ours: float
     unit: str
     source: str
+    reading: str = ""  # what the difference says, and under which conditions
 
 
 class LinkProfile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
