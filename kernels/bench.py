@@ -57,8 +57,8 @@ class Compute(Protocol):
         """Compute no more."""
         ...
 
-    def steps(self) -> Sequence[Step]:
-        """The latest steps."""
+    def steps(self, since_seconds: float) -> Sequence[Step]:
+        """The latest steps, of those that ended since then."""
         ...
 
 

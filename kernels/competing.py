@@ -26,10 +26,9 @@ START_SECONDS = 30.0
 END_SECONDS = 5.0
 FIRST_STEPS = 20  # run before anything is timed: clocks and caches settle
 MIN_STEPS = 2.0  # that must fit into a move before its slow-down can be told
-ONE_THREAD = {
-    name: "1"
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-}
+ONE_THREAD = dict.fromkeys(
+    ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"
+)
 
 
 class Step(NamedTuple):
@@ -88,15 +87,18 @@ class CpuCompute:
         for board in self._boards:
             _words(board)[0] = 0
 
-    def steps(self) -> list[Step]:
-        """The latest steps of all processes, oldest first in each."""
+    def steps(self, since_seconds: float) -> list[Step]:
+        """The latest steps of all processes that ended since then."""
         found: list[Step] = []
         for board in self._boards:
             count = _words(board)[1]
             times = memoryview(board)[HEADER_BYTES:].cast("d")
-            for number in range(max(0, count - KEPT_STEPS + 1), count):
+            for number in range(count - 1, max(-1, count - KEPT_STEPS), -1):
                 place = 2 * (number % KEPT_STEPS)
-                found.append(Step(times[place], times[place + 1]))
+                step = Step(times[place], times[place + 1])
+                if step.ended_seconds < since_seconds:
+                    break
+                found.append(step)
         return found
 
     def close(self) -> None:
@@ -115,7 +117,7 @@ class CpuCompute:
     def _start(self) -> None:
         file = os.memfd_create("kvready-competing")
         try:
-            os.ftruncate(file, BOARD_BYTES)
+            _make_room(file)
             self._boards.append(mmap.mmap(file, BOARD_BYTES))
             self._children.append(
                 subprocess.Popen(
@@ -171,6 +173,16 @@ def slowdown(
     expected = move.seconds / quiet_seconds
     done = progress(steps, move) / processes
     return expected / done if expected >= MIN_STEPS and done else None
+
+
+def _make_room(file: int) -> None:
+    try:
+        os.ftruncate(file, BOARD_BYTES)
+    except OSError as error:
+        raise MoverUnavailable(
+            f"{BOARD_BYTES} bytes of shared memory cannot be had ({error.strerror}); raise the "
+            "limit of file sizes (ulimit -f) or free some memory"
+        ) from error
 
 
 def _words(board: mmap.mmap) -> memoryview:

@@ -1,4 +1,4 @@
-"""Loads between two pools in this machine's memory, handed to a mover's thread as an engine does."""
+"""Loads between two pools in this machine's memory, handed to a thread as an engine does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from kvready.kernels.bench import Timing
 from kvready.kernels.engine.copy_thread import Copied, CopyThread
-from kvready.kernels.errors import KernelError, MoveError, MoverUnavailable
+from kvready.kernels.errors import MoveError, MoverUnavailable
 from kvready.kernels.gather_cpu import open_gather
 from kvready.kernels.layout import KvLayout
 from kvready.kernels.per_page_cpu import PerPageMover
@@ -20,6 +20,7 @@ from kvready.kernels.sweep import CurveKey, Shape, host_shapes, limit_shapes, mo
 
 CONTIGUOUS = "contiguous"
 GATHER_THREADS = (1, 2)
+FILLED_WORDS = 1 << 16  # at a time: no copy of a pool is needed to fill it
 COMPARED_BYTES = 4_096  # of one fragment per load
 
 
@@ -53,7 +54,7 @@ class HostBench:
                 f"two pools of {pool_bytes >> 20} MiB cannot be had ({error.strerror}); free some "
                 "memory, or raise the limit of this container or shell"
             ) from error
-        self._thread = CopyThread(True, "calibration")
+        self._thread = CopyThread(True)
 
     @property
     def curves(self) -> Sequence[CurveKey]:
@@ -120,22 +121,19 @@ class HostBench:
         )
 
     def _hand_over(self, mover: Mover, pools: Pools, move: Move) -> Timing:
-        failures: list[KernelError] = []
-
         def copy() -> Copied:
-            try:
-                return Copied(mover.move(pools, move), move.fragments(pools))
-            except KernelError as error:
-                failures.append(error)
-                return Copied(0, 0)
+            return Copied(mover.move(pools, move), move.fragments(pools), mover.name)
 
         self._jobs += 1
         ordered = time.monotonic()
         self._thread.submit(self._jobs, copy)
         self._thread.wait([self._jobs])
         (done,) = self._thread.take_finished()
-        if failures:
-            raise failures[0]
+        if done.failed:
+            raise MoveError(
+                f"{mover.name} ({mover.backend}) failed with fragments of {pools.fragment_bytes} "
+                "bytes; the message above says why"
+            )
         return Timing(ordered, done.started_seconds, done.ready_seconds)
 
     def _compare(self, pools: Pools, move: Move, mover: Mover) -> None:
@@ -175,7 +173,10 @@ class _PageOrder:
 def _fill(pool: mmap.mmap, seed: int) -> None:
     """Bytes that differ everywhere, and from the other pool's; touching them makes them real."""
     words = np.frombuffer(pool, np.uint64)
-    np.multiply(np.arange(len(words), dtype=np.uint64), np.uint64(2 * seed + 1), out=words)
+    block = np.arange(FILLED_WORDS, dtype=np.uint64) * np.uint64(2 * seed + 1)
+    for start in range(0, len(words), FILLED_WORDS):
+        part = words[start : start + FILLED_WORDS]
+        np.add(block[: len(part)], np.uint64(start * seed), out=part)
 
 
 def _address(pool: mmap.mmap) -> int:

@@ -18,7 +18,6 @@ from kvready.kernels.sweep import (
 )
 
 SHOWN_FRAGMENT_BYTES = (2 * KIB, 32 * KIB, 128 * KIB, MIB)
-NEAR = math.sqrt(2) * 1.05  # a fragment size that was measured may stand for one this close
 PUBLISHED_LOAD_BYTES = 1 << 30  # at which a published cost is drawn: the bandwidth it approaches
 
 
@@ -37,23 +36,22 @@ class CurveSummary:
     """One curve in a line."""
 
     curve: Curve
-    bandwidths: tuple[Point | None, ...]  # at SHOWN_FRAGMENT_BYTES; None: not measured near it
+    bandwidths: tuple[Point | None, ...]  # at SHOWN_FRAGMENT_BYTES; None: outside what was measured
     fastest: Point | None
     wait_seconds: float | None  # median over all samples
-    compute_slowdown: float | None  # median over the samples that tell
+    compute_slowdown: float | None  # over all time in which something moved and steps could tell
     scatter: float | None  # median over shapes of (p90 - p10) / median
 
 
 def summarize(curve: Curve) -> CurveSummary:
     """Figures of one curve, measured or published."""
     along = points(curve)
-    slower = [s.compute_slowdown for s in curve.samples if s.compute_slowdown is not None]
     return CurveSummary(
         curve,
-        tuple(_nearest(along, size) for size in SHOWN_FRAGMENT_BYTES),
+        tuple(bandwidth_at(along, size) for size in SHOWN_FRAGMENT_BYTES),
         max(along, key=lambda point: point.middle, default=None),
         median(s.wait_seconds for s in curve.samples) if curve.samples else None,
-        median(slower) if slower else None,
+        compute_slowdown(curve.samples),
         repeat_scatter([curve]),
     )
 
@@ -69,6 +67,31 @@ def points(curve: Curve) -> tuple[Point, ...]:
     return tuple(
         Point(fragment_bytes, *spread(rates)) for fragment_bytes, (_, rates) in largest.items()
     )
+
+
+def bandwidth_at(along: Sequence[Point], fragment_bytes: int) -> Point | None:
+    """Bandwidth between two measured sizes, in proportion on log scales; None outside them."""
+    for left, right in zip(along, (*along[1:], along[-1]), strict=True):
+        if left.fragment_bytes == fragment_bytes:
+            return left
+        if left.fragment_bytes < fragment_bytes < right.fragment_bytes:
+            share = math.log(fragment_bytes / left.fragment_bytes) / math.log(
+                right.fragment_bytes / left.fragment_bytes
+            )
+            return Point(
+                fragment_bytes,
+                left.low ** (1 - share) * right.low**share,
+                left.middle ** (1 - share) * right.middle**share,
+                left.high ** (1 - share) * right.high**share,
+            )
+    return None
+
+
+def compute_slowdown(samples: Iterable[Sample]) -> float | None:
+    """Time beside moves over the time that the same steps take alone; None where none can tell."""
+    told = [s for s in samples if s.compute_slowdown is not None]
+    alone = sum(s.move_seconds / s.compute_slowdown for s in told if s.compute_slowdown)
+    return sum(s.move_seconds for s in told) / alone if alone else None
 
 
 def repeat_scatter(curves: Iterable[Curve]) -> float | None:
@@ -106,11 +129,3 @@ def _by_shape(samples: Iterable[Sample]) -> dict[tuple[int, int], list[Sample]]:
     for sample in samples:
         shapes[sample.fragment_bytes, sample.fragments].append(sample)
     return shapes
-
-
-def _nearest(along: Sequence[Point], fragment_bytes: int) -> Point | None:
-    def distance(point: Point) -> float:
-        return abs(math.log(point.fragment_bytes / fragment_bytes))
-
-    found = min(along, key=distance, default=None)
-    return found if found is not None and distance(found) <= math.log(NEAR) else None

@@ -33,6 +33,7 @@ VECTOR_BYTES = 128  # below, movers fall back to narrower copies
 MOST_SHAPES = 32  # per curve: a fit gains nothing from more
 LEAST_SHAPES = 6
 HOST_SHAPES_PER_SECOND = 3.2
+DISK_SHAPES_PER_SECOND = 0.7
 PLANES = 8  # of a page where no model says otherwise
 STRETCH_TRIALS = 16  # timed under one condition before the other has its turn
 
@@ -92,9 +93,7 @@ class Stretch:
 def half_octaves(low: int, high: int) -> list[int]:
     """Sizes from low to high, two per doubling, in whole vectors, as fragments of models are."""
     steps = round(2 * math.log2(high / low))
-    return [
-        round(low * 2 ** (step / 2) / VECTOR_BYTES) * VECTOR_BYTES for step in range(steps + 1)
-    ]
+    return [round(low * 2 ** (step / 2) / VECTOR_BYTES) * VECTOR_BYTES for step in range(steps + 1)]
 
 
 def thinned(sizes: Sequence[int], count: int) -> list[int]:
@@ -112,7 +111,7 @@ def host_shape_count(seconds: float) -> int:
 
 def disk_shape_count(seconds: float) -> int:
     """Page sizes of the disk for which a calibration of so many seconds has time."""
-    return max(LEAST_SHAPES // 2, round(seconds))
+    return max(LEAST_SHAPES // 2, round(seconds * DISK_SHAPES_PER_SECOND))
 
 
 def host_shapes(count: int, pool_bytes: int, seed: int) -> tuple[Shape, ...]:

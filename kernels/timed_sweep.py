@@ -86,11 +86,11 @@ class TimedSweep:
 
     def conditions(self) -> dict[str, str]:
         """What to know of the sweep beside its figures."""
-        left_out = ROUNDS - self.rounds
+        missing = ROUNDS - self.rounds
         quiet = sorted(self.quiet_steps_seconds)
         return {
             "rounds": str(self.rounds),
-            "left_out": f"{left_out} of {ROUNDS} rounds: the time was up" if left_out else "nothing",
+            "left_out": f"{missing} of {ROUNDS} rounds: time was up" if missing else "nothing",
             "competing": self._compute.description,
             "competing_step_seconds": f"{quiet[len(quiet) // 2]:.3g}" if quiet else "unknown",
         }
@@ -101,7 +101,7 @@ class TimedSweep:
                 self._keep(trial, self._one(trial), None)
             return
         gaps, timed = self._beside_compute(stretch)
-        steps = self._compute.steps()
+        steps = self._compute.steps(gaps[0].started_seconds)
         processes = self._compute.processes
         quiet = quiet_step_seconds(steps, gaps, processes)
         if quiet is not None:
@@ -111,9 +111,7 @@ class TimedSweep:
             slower = None if quiet is None else slowdown(steps, move, quiet, processes)
             self._keep(trial, timing, slower)
 
-    def _beside_compute(
-        self, stretch: Stretch
-    ) -> tuple[list[Window], list[tuple[Trial, Timing]]]:
+    def _beside_compute(self, stretch: Stretch) -> tuple[list[Window], list[tuple[Trial, Timing]]]:
         gaps: list[Window] = []
         timed: list[tuple[Trial, Timing]] = []
         self._compute.resume()

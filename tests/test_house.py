@@ -32,6 +32,8 @@ COMPOSING = frozenset(
         "link_curves",
         "look_text",
         "playback",
+        "profile_plot",
+        "profile_text",
         "report_text",
         "settings",
         "tap_settings",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvready.advisor.commands import attach, live, outside, recorded, shown
+from kvready.advisor.commands import attach, calibrate, live, outside, recorded, shown
 from kvready.advisor.version import VERSION
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("look")(outside.look)
 app.command("attach")(attach.attach)
 app.command("doctor")(outside.doctor)
+app.add_typer(calibrate.app, name="calibrate")
 app.command("serve")(live.serve)
 app.command("record")(live.record)
 app.command("replay")(recorded.replay)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,19 @@ def commands() -> str:
     group: Any = typer.main.get_command(command_line)
     lines = [NOTE, "# Commands", "", str(group.help), ""]
     lines.append("Exit codes: 0 done, 1 something was found, 2 it could not be done.")
-    for name, command in group.commands.items():
-        lines += ["", f"## kvready {name}", "", str(command.help).strip(), ""]
+    for name, command in _named(group, "kvready"):
+        lines += ["", f"## {name}", "", str(command.help).strip(), ""]
         lines += ["| parameter | meaning |", "|---|---|"]
         lines += [f"| {_parameter(p)} | {getattr(p, 'help', None) or ''} |" for p in command.params]
     return "\n".join(lines) + "\n"
+
+
+def _named(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Commands by what is typed to run them; those of a group follow the group."""
+    for name, command in group.commands.items():
+        yield f"{prefix} {name}", command
+        if hasattr(command, "commands"):
+            yield from _named(command, f"{prefix} {name}")
 
 
 def _parameter(parameter: Any) -> str:
