@@ -79,6 +79,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     stores: Copies | None
     load_bytes_per_second: float | None
     reference_bytes_per_second: float | None
+    reference_origin: str  # whose figure that is; empty without one
     running: float | None  # means over the scrapes
     waiting: float | None
     deferred: float | None
@@ -101,7 +102,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(
-    surfaces: Surfaces, shots: Sequence[Shot], reference_bytes_per_second: float | None = None
+    surfaces: Surfaces,
+    shots: Sequence[Shot],
+    reference_bytes_per_second: float | None = None,
+    reference_origin: str = "",
 ) -> Look:
     """Sum up two scrapes or more of one engine."""
     assert len(shots) >= MIN_SHOTS
@@ -134,6 +138,7 @@ def look(
         stores=_copies(first, last, "store") if whole else None,
         load_bytes_per_second=loads.bytes_per_second if loads else None,
         reference_bytes_per_second=reference_bytes_per_second,
+        reference_origin=reference_origin,
         running=runs,
         waiting=waits,
         deferred=_mean(shots, lambda e: e.deferred),

@@ -131,9 +131,9 @@ def _copies(copies: Copies | None) -> str:
 def _reference(look: Look) -> str:
     reference = look.reference_bytes_per_second
     if reference is None:
-        return "nothing: no link was measured on this host"
+        return "nothing: run `kvready calibrate` and give its --link-profile"
     share = (look.load_bytes_per_second or 0.0) / reference
-    return f"{size_text(reference)}/s measured on this host; loads get {share:.0%} of it"
+    return f"{size_text(reference)}/s {look.reference_origin}; loads get {share:.0%} of it"
 
 
 def _ready(look: Look) -> str:

@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from kvready.advisor.tap_settings import Section, TapSettings
 from kvready.collectors.errors import SettingsError
+from kvready.kernels.profile_source import PUBLISHED_NAMES, PUBLISHED_PREFIX
 
 ENV_PREFIX = "KVREADY_"
 ENV_NESTING = "__"
@@ -68,12 +69,44 @@ class ApiSettings(Section):
         description="Address to listen on. Beyond loopback, whoever reaches it sees request ids.",
     )
     port: int = Field(8430, ge=1, le=65535, description="Port to listen on.")
+    token_file: Path | None = Field(
+        None, description="File whose first line is the bearer token of POST /v1/readiness."
+    )
+    require_token: bool | None = Field(
+        None,
+        description="Whether POST /v1/readiness wants the token; null: only beyond loopback.",
+    )
+    readiness_socket: Path | None = Field(
+        None, description="Unix socket that answers readiness, a JSON line each way; none: off."
+    )
 
 
 class RecordingSettings(Section):
     """Whether what is seen is kept."""
 
     path: Path | None = Field(None, description="File that gets every record; none: keep nothing.")
+
+
+class CalibrationSettings(Section):
+    """What is known of this machine's links before the engine has loaded anything."""
+
+    link_profile: str | None = Field(
+        None,
+        min_length=1,
+        description="Link profile: a file that `kvready calibrate` wrote on this machine, "
+        f"{' or '.join(PUBLISHED_NAMES)}; none: learn from the engine's loads alone.",
+    )
+
+    @field_validator("link_profile", mode="before")
+    @classmethod
+    def _is_known(cls, place: object) -> object:
+        if place == "none":
+            return None
+        if str(place).startswith(PUBLISHED_PREFIX) and place not in PUBLISHED_NAMES:
+            raise ValueError(
+                f"{place!r} is not known; choose from {', '.join(PUBLISHED_NAMES)}, or name a file"
+            )
+        return place
 
 
 class PolicySettings(Section):
@@ -110,6 +143,7 @@ class Settings(BaseSettings):
     taps: TapSettings = TapSettings()
     api: ApiSettings = ApiSettings()
     recording: RecordingSettings = RecordingSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
     policies: PolicySettings = PolicySettings()
 
     @classmethod
@@ -140,6 +174,7 @@ def setting_names() -> tuple[str, ...]:
         "taps": TapSettings,
         "api": ApiSettings,
         "recording": RecordingSettings,
+        "calibration": CalibrationSettings,
         "policies": PolicySettings,
     }
     return tuple(

@@ -276,6 +276,18 @@ def test_records_of_a_later_version_are_left_out_and_exit_with_one(
         ),
         (("serve", "--kv-events", "ipc:///e", "--dedup", "enforce"), "not available yet"),
         (("serve", "--config", "absent.toml"), "cannot read settings file"),
+        (
+            ("serve", "--kv-events", "ipc:///e", "--link-profile", "published:b200"),
+            "choose from published:h200-pcie5, published:gh200, or name a file",
+        ),
+        (
+            ("serve", "--kv-events", "ipc:///e", "--link-profile", "absent.json"),
+            "make one with `kvready calibrate",
+        ),
+        (
+            ("serve", "--kv-events", "ipc:///e", "--link-profile", "pyproject.toml"),
+            "pyproject.toml is no link profile",
+        ),
         (("serve", "--observer-dir", "LICENSE"), "is a file"),
         (("serve", "--kv-events", "tcp://nosuch.invalid:1"), "host cannot be resolved"),
         (

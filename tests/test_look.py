@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -27,6 +28,10 @@ from kvready.advisor.look import COMPUTED, UNPLACED, Look, look
 from kvready.collectors.collector import Level
 from kvready.collectors.metrics_page import FetchStage, Histogram, read_page
 from kvready.collectors.surfaces import RankSource, Surfaces
+from kvready.kernels.machine import this_machine
+from kvready.kernels.profile import LinkProfile, Provenance, write_profile
+from kvready.kernels.profile_source import load_reference
+from kvready.kernels.published import published_profile
 
 SECONDS = 10.0
 IPC = RankSource(0, "ipc:///kv", "ipc:///replay", "", "ipc:///kv", False, "ipc:///replay")
@@ -211,6 +216,38 @@ def test_the_command_prints_what_it_saw_and_the_flag(kvready) -> None:
                  "level 0"):  # fmt: skip
         assert part in ended.stdout, ended.stdout
     assert "\x1b" not in ended.stdout
+
+
+def test_loads_are_held_against_a_link_profile_and_whose_it_is_is_said(kvready) -> None:
+    later = grown(OFFLOAD, TRAFFIC | COPIES)
+    expected = load_reference(published_profile("h200-pcie5"))
+    assert expected is not None
+    arguments = ("--seconds", "1", "--link-profile", "published:h200-pcie5")
+    with EngineHttp(OFFLOAD, OFFLOAD, later) as engine:
+        text = kvready("look", engine.url, *arguments).stdout
+    share = 2e9 / expected.bytes_per_second
+    assert f"{expected.origin}; loads get {share:.0%} of it" in " ".join(text.split())
+    with EngineHttp(OFFLOAD, OFFLOAD, later) as engine:
+        found = json.loads(kvready("look", engine.url, *arguments, "--json").stdout)
+    assert found["reference_bytes_per_second"] == expected.bytes_per_second
+    assert found["reference_origin"] == expected.origin
+    with EngineHttp(OFFLOAD, OFFLOAD, later) as engine:
+        text = kvready("look", engine.url, "--seconds", "1").stdout
+    assert "kvready calibrate" in text
+    assert "of it" not in text
+
+
+def test_a_link_profile_of_another_machine_is_refused_before_the_engine_is_asked(
+    kvready, tmp_path: Path
+) -> None:
+    path = tmp_path / "box.json"
+    machine = msgspec.structs.replace(this_machine(), cpu="Another CPU")
+    write_profile(LinkProfile("box", Provenance.MEASURED, machine, ()), path)
+    with EngineHttp(OFFLOAD) as engine:
+        ended = kvready("look", engine.url, KVREADY_CALIBRATION__LINK_PROFILE=str(path))
+        assert not engine.asked
+    assert ended.returncode == 2
+    assert "run `kvready calibrate` here" in ended.stderr
 
 
 def test_the_command_is_honest_when_idle(kvready) -> None:

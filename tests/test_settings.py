@@ -62,7 +62,7 @@ def test_endpoints_are_given_as_a_list_or_separated_by_commas(toml, monkeypatch)
     [
         ("[taps]\nkv_event = ['ipc:///a']\n", "did you mean taps.kv_events?"),
         ("[tap]\nkv_events = []\n", "did you mean taps?"),
-        ("port = 1\n", "known are: api, policies, recording, taps"),
+        ("port = 1\n", "known are: api, calibration, policies, recording, taps"),
         ("[policies]\ndedupe = 'off'\n", "did you mean policies.dedup?"),
         ("[api\n", "is not TOML"),
         ("[api]\nport = 70000\n", "less than or equal to 65535"),
@@ -169,6 +169,26 @@ def test_ranks_that_can_have_no_endpoint_are_refused_with_the_reason(
     flags = {"taps.kv_events": kv_events, "taps.replay": replay, "taps.ranks": 2}
     with pytest.raises(SettingsError, match=words):
         load_settings(flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("none", None), ("published:gh200", "published:gh200"), ("/etc/box.json", "/etc/box.json")],
+)
+def test_a_link_profile_is_a_file_a_published_one_or_none(
+    toml, monkeypatch, text: str, place: str | None
+) -> None:
+    assert load_settings().settings.calibration.link_profile is None
+    file = toml(f"[calibration]\nlink_profile = {text!r}\n")
+    assert load_settings(file).settings.calibration.link_profile == place
+    monkeypatch.setenv("KVREADY_CALIBRATION__LINK_PROFILE", text)
+    assert load_settings().settings.calibration.link_profile == place
+
+
+@pytest.mark.parametrize("place", ["published:b200", "", 5])
+def test_a_link_profile_that_names_nothing_is_refused(place: object) -> None:
+    with pytest.raises(SettingsError, match=r"calibration\.link_profile"):
+        load_settings(flags={"calibration.link_profile": place})
 
 
 def test_a_section_that_is_no_table_is_told_to_be_one(toml) -> None:

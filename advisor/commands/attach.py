@@ -27,12 +27,18 @@ def attach(
     host: options.Host = None,
     port: options.Port = None,
     recording: options.RecordingPath = None,
+    link_profile: options.LinkProfile = None,
 ) -> None:
     """Find out what an engine offers, say so, and serve on http://127.0.0.1:8430 until stopped."""
     surfaces = found_at(url, observer_dir, kv_events, replay)
     _say_found(surfaces)
     settings = _settings(
-        surfaces, config, api__host=host, api__port=port, recording__path=recording
+        surfaces,
+        config,
+        api__host=host,
+        api__port=port,
+        recording__path=recording,
+        calibration__link_profile=link_profile,
     )
     for tap in build_taps(settings.taps):
         blind = "; ".join(tap.collector.coverage().blind_to)

@@ -69,8 +69,26 @@ SilenceSeconds = Annotated[
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen on.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File with the token of POST /v1/readiness.")
+]
+RequireToken = Annotated[
+    bool | None,
+    typer.Option("--require-token/--no-require-token", help="Want it on loopback too, or never."),
+]
+ReadinessSocket = Annotated[
+    Path | None, typer.Option("--readiness-socket", help="Unix socket that answers readiness.")
+]
 RecordingPath = Annotated[
     Path | None, typer.Option("--recording", help="File that gets every record.")
+]
+LinkProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--link-profile",
+        help="Link profile of this machine, as `kvready calibrate` writes it, or published:NAME.",
+        metavar="FILE",
+    ),
 ]
 Dedup = Annotated[
     str | None, typer.Option("--dedup", help="Mode of the dedup policy.", metavar="MODE")

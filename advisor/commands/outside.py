@@ -23,6 +23,7 @@ from kvready.collectors.discover import discover
 from kvready.collectors.errors import TapError
 from kvready.collectors.rank_sources import given_sources
 from kvready.collectors.surfaces import Surfaces
+from kvready.kernels.profile_source import load_reference, profile_from
 
 FOUND = 1
 MIN_INTERVAL_SECONDS = 0.5
@@ -44,17 +45,22 @@ def look(
         ),
     ] = 5.0,
     observer_dir: options.ObserverDir = None,
+    link_profile: options.LinkProfile = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Watch an engine's /metrics for a minute: where prompts come from, and what to change next.
 
     GETs only; nothing is installed and nothing restarts. Exit code 1: something hurts now.
     """
+    place = options.effective(None, calibration__link_profile=link_profile).settings.calibration
+    profile = None if place.link_profile is None else profile_from(place.link_profile)
+    reference = None if profile is None else load_reference(profile)
     surfaces = found_at(url, observer_dir)
     if surfaces.page is None:
         raise TapError(f"{surfaces.url}: {surfaces.page_problem}")
     with watching(f"looking at {surfaces.url}", seconds) as on_progress:
-        found = look_at(surfaces, scrape(surfaces, seconds, interval, on_progress))
+        shots = scrape(surfaces, seconds, interval, on_progress)
+    found = look_at(surfaces, shots, *(reference or ()))
     if as_json:
         typer.echo(msgspec.json.encode(found))
     else:
