@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
+from kvready.advisor.intervals import Interval
 from kvready.advisor.ledger import is_bad
 from kvready.advisor.outside_model import BackcastTarget, Frozen, OutsideModel
 from kvready.collectors.clock import ClockMap, Mapped
@@ -143,23 +144,22 @@ class Backcaster:
     def _take(self, placed: _Placed, report: RequestReported) -> None:
         frozen = self._model_at(placed.arrived)
         waits = waits_of(report)
-        made: list[Backcast] = []
+        made: list[tuple[Backcast, Interval]] = []
         for target in BackcastTarget:
             outcome = self._backcast(target, placed, report, frozen, waits[target])
-            if isinstance(outcome, Backcast):
-                made.append(outcome)
-            else:
+            if isinstance(outcome, BackcastState):
                 self.counts[target, outcome] += 1
-        for backcast in made:
-            self._keep(backcast)
+            else:
+                made.append(outcome)
+                self._keep(outcome[0])
         ttft_seconds, prompt_tokens = waits[BackcastTarget.TTFT], report.prompt_tokens
         if ttft_seconds is None or prompt_tokens is None:
             return
         if self._ends and placed.ended < self._ends[-1]:
             self.late += 1
             return
-        for backcast in made:
-            self._model.score(backcast.target, backcast.p50_seconds, backcast.actual_seconds)
+        for backcast, interval in made:
+            interval.settle(backcast.actual_seconds)
         self._model.learn(prompt_tokens, ttft_seconds, waits[BackcastTarget.QUEUE])
         self._freeze(placed.ended)
 
@@ -170,7 +170,7 @@ class Backcaster:
         report: RequestReported,
         frozen: Frozen | None,
         actual_seconds: float | None,
-    ) -> Backcast | BackcastState:
+    ) -> tuple[Backcast, Interval] | BackcastState:
         if report.request_id in self._observed:
             return BackcastState.OBSERVED
         if actual_seconds is None or report.prompt_tokens is None:
@@ -179,18 +179,19 @@ class Backcaster:
             return BackcastState.TOO_OLD
         if frozen is None or not frozen.is_usable:
             return BackcastState.COLD
-        outlook = frozen.outlook(target, report.prompt_tokens)
-        return Backcast(
+        interval = frozen.outlook(target, report.prompt_tokens)
+        backcast = Backcast(
             target=target,
             request_id=report.request_id,
             arrived_seconds=placed.arrived_seconds,
-            p50_seconds=outlook.p50_seconds,
-            low_seconds=outlook.low_seconds,
-            high_seconds=outlook.high_seconds,
+            p50_seconds=interval.p50_seconds,
+            low_seconds=interval.low_seconds,
+            high_seconds=interval.high_seconds,
             actual_seconds=actual_seconds,
             model_version=frozen.version,
             prompt_tokens=report.prompt_tokens,
         )
+        return backcast, interval
 
     def _keep(self, backcast: Backcast) -> None:
         self.backcasts.append(backcast)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kvready.advisor.compute import ComputeModel
-from kvready.advisor.intervals import RollingRange
+from kvready.advisor.intervals import Intervals
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
 from kvready.advisor.readiness import Direction, Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
@@ -30,6 +30,17 @@ from kvready.collectors.records import (
 
 MAX_PLANNED_BATCHES = 64
 ROLLFORWARD_MODEL = "roll-forward-1"
+
+# How far off each target may be before the first outcome, either way. A link is known to a few
+# times; an engine's compute is not known at all until its first batches have been seen, which is
+# before most prefills and first tokens.
+PRIOR_FACTORS = {
+    Target.LOAD: 4.0,
+    Target.FETCH: 4.0,
+    Target.BATCH_COMPUTE: 8.0,
+    Target.PREFILL: 4.0,
+    Target.TTFT: 4.0,
+}
 
 FORECAST_COPIES = {Tier.HBM: Target.LOAD, Tier.HOST: Target.FETCH}  # by where they go
 
@@ -56,7 +67,7 @@ class Forecaster:
         self._requests = requests
         self._on_pair = on_pair
         self._prefix = f"{rank}:" if rank else ""  # ids of several ranks share one ledger
-        self._ranges: dict[Target, RollingRange] = {target: RollingRange() for target in Target}
+        self.intervals = {target: Intervals(PRIOR_FACTORS[target]) for target in Target}
         self._planned: OrderedDict[int, BatchPlanned] = OrderedDict()
 
     # Loads -----------------------------------------------------------------------------------
@@ -301,14 +312,14 @@ class Forecaster:
         target: Target,
         subject: str,
         starts_seconds: float,
-        p50_seconds: float,
+        predicted_seconds: float,
         shape_cell: str,
         model_version: str,
         moment: Moment,
     ) -> None:
         if self.engine is not None and not self.engine.supported_kv_state:
             return  # KV state of another kind follows other laws: no number is better
-        low, high = self._ranges[target].around(p50_seconds)
+        interval = self.intervals[target].around(shape_cell, predicted_seconds)
         evicted = self._ledger.write(
             Forecast(
                 forecast_id=self._ledger.next_id(),
@@ -317,24 +328,22 @@ class Forecaster:
                 made_ingest=moment[0],
                 made_seconds=moment[1],
                 starts_seconds=starts_seconds,
-                p50_seconds=p50_seconds,
-                low_seconds=low,
-                high_seconds=high,
+                p50_seconds=interval.p50_seconds,
+                low_seconds=interval.low_seconds,
+                high_seconds=interval.high_seconds,
                 shape_cell=shape_cell,
                 model_version=model_version,
                 leans_on_degraded=self.leans_on_degraded,
-            )
+            ),
+            interval,
         )
         if evicted is not None:
             self._on_pair(evicted)
 
     def _pair(self, target: Target, subject: str, actual_seconds: float, moment: Moment) -> None:
         pair = self._ledger.pair(target, self._prefix + subject, actual_seconds, moment[0])
-        if pair is None:
-            return
-        if pair.actual_seconds is not None:
-            self._ranges[target].learn(pair.forecast.p50_seconds, pair.actual_seconds)
-        self._on_pair(pair)
+        if pair is not None:
+            self._on_pair(pair)
 
     def _censor(self, target: Target, subject: str, moment: Moment) -> None:
         pair = self._ledger.censor(target, self._prefix + subject, moment[0])

@@ -1,48 +1,254 @@
-"""Prediction intervals from what the recent past got wrong: rolling split-conformal ranges."""
+"""Prediction intervals that hold: conformal ranges by shape cell, corrected as outcomes come.
+
+The score of an outcome is the log of actual over predicted. Each target has a pool, each shape in
+it a cell. A score is taken apart into the pool's level (the whole machine slows down), the cell's
+offset from it (this shape is predicted badly) and what is left, in units of the cell's usual
+spread. All cells share one window of those standard scores, so a cell with few outcomes has a
+range at once; one with many outcomes uses more and more of its own. Level, offset and spread are
+those of the moment of the forecast, so the standard scores are out of sample, and their ranks give
+split-conformal bounds. Each cell's two tails then adapt to how often they missed (ACI).
+"""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections import deque
+from typing import NamedTuple
 
+from kvready.advisor.drift import DriftAlarm
 from kvready.advisor.ledger import NOMINAL_COVERAGE
+from kvready.advisor.rolling import Held, RollingScores
 
-WINDOW = 200
-MIN_SCORES = 20
-# Before MIN_SCORES outcomes are known the range is a guess that says so by its width.
-PRIOR_FACTOR = 4.0
+MAX_CELLS = 32  # per target; further shapes share one
+OTHER_SHAPES = "other"
+
+WINDOW = 200  # standard scores of the pool, and of each cell
+LEVEL_WINDOW = 32  # scores that the pool's level and spread follow
+CELL_WINDOW = 100  # scores that a cell's offset and spread follow
+MIN_OWN_SCORES = 19  # fewer cannot tell a tail of 5 %
+INHERITED_OUTCOMES = 8.0  # so many outcomes weigh as much as what is inherited
+OWN_QUANTILE_OUTCOMES = 100.0  # at so many a cell's own quantile weighs half
+EARNED_OVER = 32.0  # outcomes over which a correction must have brought predictions nearer
+LARGEST_VOTE = 0.1  # by which one outcome speaks for or against corrections
+WARM_UP_OUTCOMES = 20  # the first ones judge a model that each of them has changed since
+NOVELTY = 2.0  # how much more variance a cell without outcomes has
+ADAPT_RATE = 0.01  # of a tail, per outcome
+LOWEST_TAIL = 0.004
+HIGHEST_TAIL = 0.15
+
+FLOOR_SECONDS = 1e-4  # added to both sides of the ratio: nothing is predicted finer than this
+SMALLEST_SPREAD = 0.01
+LARGEST_SCORE = math.log(1_000.0)
+PRIOR_FACTOR = 4.0  # before any outcome the truth is held to lie within so many times, either way
+
+# Before outcomes the standard scores are those of a Laplace distribution of spread 1, in an order
+# that leaves it balanced while real ones replace it.
+_LAPLACE_SCALE = 1.349 / (2.0 * math.log(2.0))
+_SEED_TAILS = [(7 * n % MIN_OWN_SCORES + 1) / (MIN_OWN_SCORES + 1) for n in range(MIN_OWN_SCORES)]
+SEEDS = tuple(
+    _LAPLACE_SCALE * (math.log(2.0 * t) if t < 0.5 else -math.log(2.0 * (1.0 - t)))
+    for t in _SEED_TAILS
+)
 
 
-class RollingRange:
-    """Multiplies a point prediction into a range that covered NOMINAL_COVERAGE of late.
+class Intervals:
+    """Turns one target's point predictions into intervals, and learns from each outcome once."""
 
-    The score is the log of actual over predicted, kept for the last WINDOW outcomes; the range is
-    its finite-sample-corrected quantiles (split-conformal, asymmetric).
-    """
+    def __init__(
+        self, prior_factor: float = PRIOR_FACTOR, nominal_coverage: float = NOMINAL_COVERAGE
+    ) -> None:
+        self.tail = (1.0 - nominal_coverage) / 2.0
+        self.drift = DriftAlarm()
+        self._prior_spread = math.log(prior_factor) / max(SEEDS)
+        self._levels = RollingScores(LEVEL_WINDOW)
+        self._standard = RollingScores(WINDOW, SEEDS)
+        self._cells: dict[str, Cell] = {}
+        self._earned = 0.0
+        self._outcomes = 0
 
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=WINDOW)
-        self._sorted: list[float] = []
-
-    def learn(self, predicted_seconds: float, actual_seconds: float) -> None:
-        """Take in one outcome."""
-        score = math.log(max(actual_seconds, 1e-6) / max(predicted_seconds, 1e-6))
-        if len(self._recent) == WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._recent[0])]
-        self._recent.append(score)
-        insort(self._sorted, score)
-
-    def around(self, predicted_seconds: float) -> tuple[float, float]:
-        """The range (low, high) in seconds."""
-        count = len(self._sorted)
-        if count < MIN_SCORES:
-            return predicted_seconds / PRIOR_FACTOR, predicted_seconds * PRIOR_FACTOR
-        tail = (1.0 - NOMINAL_COVERAGE) / 2.0
-        # The (count + 1) correction makes the coverage hold for the next outcome, not for the past.
-        low_rank = max(0, math.floor(tail * (count + 1)) - 1)
-        high_rank = min(count - 1, math.ceil((1.0 - tail) * (count + 1)) - 1)
-        return (
-            predicted_seconds * math.exp(self._sorted[low_rank]),
-            predicted_seconds * math.exp(self._sorted[high_rank]),
+    def around(self, shape_cell: str, predicted_seconds: float) -> Interval:
+        """The prediction, corrected, with its bounds; hand the outcome to what is returned."""
+        cell = self._cells.get(self._name(shape_cell)) or Cell(self.tail)
+        spread = _spread(cell.offsets, _spread(self._levels, self._prior_spread))
+        novelty = NOVELTY * _trust(len(self._levels)) * (1.0 - _trust(len(cell.standard)))
+        low = self._standard.lower(cell.low_tail)
+        middle = self._standard.median()
+        high = self._standard.upper(cell.high_tail)
+        own, scores = cell.standard, len(cell.standard)
+        if scores >= MIN_OWN_SCORES:
+            share = scores / (scores + OWN_QUANTILE_OUTCOMES)
+            low += share * (own.lower(cell.low_tail) - low)
+            middle += share * (own.median() - middle)
+            high += share * (own.upper(cell.high_tail) - high)
+        proposed = _centre(self._levels) + _centre(cell.offsets)
+        corrected = self._earned > 0.0
+        if not corrected:
+            middle = 0.0
+        frame = Frame(
+            proposed,
+            proposed if corrected else 0.0,
+            spread * math.sqrt(1.0 + novelty),
+            min(low, middle),
+            middle,
+            max(high, middle),
         )
+        return Interval(self, shape_cell, frame, predicted_seconds)
+
+    def take(self, interval: Interval, score: float, missed: bool) -> list[Place]:
+        """Put an outcome's score wherever it belongs; returns the places, for corrections."""
+        cell, frame = self.cell(interval.shape_cell), interval.frame
+        level, offset = _centre(self._levels), _centre(cell.offsets)
+        rank = self._standard.rank((score - frame.centre) / frame.spread)
+        places = [
+            Place(self._levels, offset, 1.0, score),
+            Place(self._standard, frame.centre, frame.spread, score),
+            Place(cell.standard, frame.centre, frame.spread, score),
+        ]
+        self._outcomes += 1
+        if self._outcomes > WARM_UP_OUTCOMES:
+            self.drift.add(rank, missed, self._levels.median())
+            places.append(Place(cell.offsets, level, 1.0, score))
+            nearer = abs(score) - abs(score - frame.proposed)
+            self._earned *= 1.0 - 1.0 / EARNED_OVER
+            self._earned += min(max(nearer, -LARGEST_VOTE), LARGEST_VOTE)
+        return places
+
+    def cell(self, shape_cell: str) -> Cell:
+        """The cell of a shape that had an outcome; questions alone make none."""
+        name = self._name(shape_cell)
+        found = self._cells.get(name)
+        if found is None:
+            found = self._cells[name] = Cell(self.tail)
+        return found
+
+    def _name(self, shape_cell: str) -> str:
+        known = shape_cell in self._cells or len(self._cells) < MAX_CELLS - 1
+        return shape_cell if known else OTHER_SHAPES
+
+
+class Cell:
+    """What is known of one shape's errors."""
+
+    __slots__ = ("high_tail", "low_tail", "offsets", "standard")
+
+    def __init__(self, tail: float) -> None:
+        self.offsets = RollingScores(CELL_WINDOW)
+        self.standard = RollingScores(WINDOW)
+        self.low_tail = self.high_tail = tail
+
+
+class Frame(NamedTuple):
+    """What was known of a cell's errors at a moment; bounds are standard scores."""
+
+    proposed: float  # the correction that scores so far suggest
+    centre: float  # the one that is made: none, unless such proposals have helped of late
+    spread: float
+    low: float
+    middle: float
+    high: float
+
+
+class Interval:
+    """A prediction with its bounds in seconds; told of the outcome, it teaches its cell."""
+
+    __slots__ = (
+        "_intervals",
+        "_places",
+        "_predicted",
+        "frame",
+        "high_seconds",
+        "low_seconds",
+        "p50_seconds",
+        "shape_cell",
+    )
+
+    def __init__(
+        self, intervals: Intervals, shape_cell: str, frame: Frame, predicted_seconds: float
+    ) -> None:
+        self._intervals = intervals
+        self._places: list[Place] = []
+        self._predicted = max(predicted_seconds, 0.0) + FLOOR_SECONDS
+        self.shape_cell = shape_cell
+        self.frame = frame
+        self.p50_seconds = self._seconds(frame.middle)
+        self.low_seconds = self._seconds(frame.low)
+        self.high_seconds = self._seconds(frame.high)
+
+    def around(self, predicted_seconds: float) -> Interval:
+        """The same, as things stood when it was made, around another prediction."""
+        return Interval(self._intervals, self.shape_cell, self.frame, predicted_seconds)
+
+    def overdue(self, at_least_seconds: float) -> None:
+        """No outcome yet, and already longer than the bounds allow: a miss from this moment on."""
+        if self._places:
+            self._correct(at_least_seconds)
+        else:
+            self._learn(at_least_seconds, high_miss=True, low_miss=False)
+
+    def settle(self, actual_seconds: float) -> None:
+        """The outcome, once."""
+        if not self._places:
+            high_miss = actual_seconds > self.high_seconds
+            self._learn(actual_seconds, high_miss, actual_seconds < self.low_seconds)
+            return
+        self._correct(actual_seconds)
+        if actual_seconds <= self.high_seconds:  # news of it came late, not the outcome
+            cell = self._intervals.cell(self.shape_cell)
+            cell.high_tail = _bounded(cell.high_tail + ADAPT_RATE)
+
+    def _learn(self, seconds: float, high_miss: bool, low_miss: bool) -> None:
+        cell, tail = self._intervals.cell(self.shape_cell), self._intervals.tail
+        cell.high_tail = _bounded(cell.high_tail + ADAPT_RATE * (tail - high_miss))
+        cell.low_tail = _bounded(cell.low_tail + ADAPT_RATE * (tail - low_miss))
+        self._places = self._intervals.take(self, self._score(seconds), high_miss or low_miss)
+
+    def _correct(self, seconds: float) -> None:
+        score = self._score(seconds)
+        for place in self._places:
+            place.correct(score)
+
+    def _score(self, actual_seconds: float) -> float:
+        score = math.log((max(actual_seconds, 0.0) + FLOOR_SECONDS) / self._predicted)
+        return min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
+
+    def _seconds(self, standard_score: float) -> float:
+        score = self.frame.centre + self.frame.spread * standard_score
+        bounded = min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
+        return max(self._predicted * math.exp(bounded) - FLOOR_SECONDS, 0.0)
+
+
+class Place:
+    """Where one score stands in a window, relative to what was known of it."""
+
+    __slots__ = ("_centre", "_held", "_spread", "_window")
+
+    def __init__(self, window: RollingScores, centre: float, spread: float, score: float) -> None:
+        self._window, self._centre, self._spread = window, centre, spread
+        self._held: Held = window.add((score - centre) / spread)
+
+    def correct(self, score: float) -> None:
+        """Put another score in its place."""
+        self._window.replace(self._held, (score - self._centre) / self._spread)
+
+
+def _trust(outcomes: int) -> float:
+    """How much so many outcomes weigh beside what is inherited."""
+    return outcomes / (outcomes + INHERITED_OUTCOMES)
+
+
+def _centre(scores: RollingScores) -> float:
+    """By how much, in logarithms, things take longer than predicted, as far as to be trusted."""
+    return _trust(len(scores)) * scores.median() if len(scores) else 0.0
+
+
+def _spread(scores: RollingScores, inherited: float) -> float:
+    """How far scores scatter: what is inherited while they are few."""
+    count = len(scores)
+    if count < 2:
+        return inherited
+    measured = max(scores.spread(), SMALLEST_SPREAD)
+    trust = _trust(count)
+    return math.exp(trust * math.log(measured) + (1.0 - trust) * math.log(inherited))
+
+
+def _bounded(tail: float) -> float:
+    return min(max(tail, LOWEST_TAIL), HIGHEST_TAIL)

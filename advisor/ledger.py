@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ MAX_OPEN_FORECASTS = 65_536
 MAX_KEPT_PAIRS = 65_536
 MAX_DEADLINES_PER_OPEN = 2
 MIN_DEADLINES = 1_024
+OVERDUE_AGAIN = 2.0  # an overdue forecast is told of again at so many times its age
 
 BAD_OFFSET_SECONDS = 0.025
 BAD_LOG_RATIO = math.log(2.0)
@@ -62,6 +64,16 @@ class Forecast(msgspec.Struct, frozen=True, gc=False):
     model_version: str
     leans_on_degraded: bool = False  # a tap it used was not whole at the time
     nominal_coverage: float = NOMINAL_COVERAGE
+
+
+class Follower(Protocol):
+    """Learns what became of one forecast: told while it is overdue, and of a scored outcome."""
+
+    def overdue(self, at_least_seconds: float) -> None:
+        """The upper bound has passed; the outcome will be at least this."""
+
+    def settle(self, actual_seconds: float) -> None:
+        """The outcome."""
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
@@ -125,10 +137,11 @@ class Ledger:
         self._next_id += 1
         return self._next_id
 
-    def write(self, forecast: Forecast) -> Pair | None:
+    def write(self, forecast: Forecast, follower: Follower | None = None) -> Pair | None:
         """Store a forecast before its outcome; returns the pair that the bound pushed out, if any.
 
-        One subject has at most one open forecast per target: the first stands.
+        One subject has at most one open forecast per target: the first stands. A follower hears
+        of nothing that is not scored: not of late outcomes, nor of aborts before the bound.
         """
         key = (forecast.target, forecast.subject)
         if key in self._open:
@@ -137,10 +150,9 @@ class Ledger:
         if len(self._open) >= MAX_OPEN_FORECASTS:
             _, oldest = self._open.popitem(last=False)
             evicted = self._close(oldest, PairState.EVICTED, None, forecast.made_ingest)
-        self._open[key] = _OpenForecast(forecast)
+        self._open[key] = _OpenForecast(forecast, follower)
         self.counts[forecast.target, PairState.OPEN] += 1
-        deadline = forecast.starts_seconds + forecast.high_seconds
-        heapq.heappush(self._deadlines, (deadline, forecast.forecast_id, key))
+        self._set_deadline(forecast, forecast.high_seconds)
         if len(self._deadlines) > MAX_DEADLINES_PER_OPEN * len(self._open) + MIN_DEADLINES:
             self._drop_closed_deadlines()
         return evicted
@@ -173,10 +185,15 @@ class Ledger:
         while self._deadlines and self._deadlines[0][0] < now_seconds:
             _, forecast_id, key = heapq.heappop(self._deadlines)
             entry = self._open.get(key)
-            if entry is None or entry.forecast.forecast_id != forecast_id or entry.missed:
+            if entry is None or entry.forecast.forecast_id != forecast_id:
                 continue
-            entry.missed = True
-            self.missed[entry.forecast.target] += 1
+            if not entry.missed:
+                entry.missed = True
+                self.missed[entry.forecast.target] += 1
+            if entry.follower is not None:
+                age_seconds = now_seconds - entry.forecast.starts_seconds
+                entry.follower.overdue(age_seconds)
+                self._set_deadline(entry.forecast, OVERDUE_AGAIN * age_seconds)
 
     def missed_and_open(self) -> Iterator[Forecast]:
         """Forecasts whose upper bound has passed without an outcome: misses already."""
@@ -191,6 +208,11 @@ class Ledger:
                 found += 1
                 if found >= limit:
                     return
+
+    def _set_deadline(self, forecast: Forecast, age_seconds: float) -> None:
+        deadline = forecast.starts_seconds + age_seconds
+        key = (forecast.target, forecast.subject)
+        heapq.heappush(self._deadlines, (deadline, forecast.forecast_id, key))
 
     def _drop_closed_deadlines(self) -> None:
         """Deadlines of closed forecasts would otherwise stay until they pass."""
@@ -207,6 +229,8 @@ class Ledger:
             # News of an outcome may be late; the outcome itself decides.
             missed = actual_seconds > forecast.high_seconds
             self.missed[forecast.target] += missed - entry.missed
+            if state is PairState.PAIRED and entry.follower is not None:
+                entry.follower.settle(actual_seconds)
         pair = Pair(forecast, state, actual_seconds, ingest, missed)
         self.counts[forecast.target, PairState.OPEN] -= 1
         self.counts[forecast.target, state] += 1
@@ -215,8 +239,9 @@ class Ledger:
 
 
 class _OpenForecast:
-    __slots__ = ("forecast", "missed")
+    __slots__ = ("follower", "forecast", "missed")
 
-    def __init__(self, forecast: Forecast) -> None:
+    def __init__(self, forecast: Forecast, follower: Follower | None) -> None:
         self.forecast = forecast
+        self.follower = follower
         self.missed = False

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from kvready.advisor.fitting import OnlineFit
-from kvready.advisor.intervals import RollingRange
+from kvready.advisor.intervals import Interval, Intervals
 
 MODEL = "outside-1"
 MIN_LEARNED = 8  # requests; with fewer there is no model worth scoring
@@ -22,6 +22,7 @@ PRIOR_FIXED_SECONDS = 2e-2
 PRIOR_SECONDS_PER_TOKEN = 1e-4
 TYPICAL_PROMPT_TOKENS = 1_024.0
 HALF_LIFE_REQUESTS = 128.0
+ALL_SHAPES = "all"
 
 
 class BackcastTarget(StrEnum):
@@ -31,14 +32,6 @@ class BackcastTarget(StrEnum):
     QUEUE = "queue"
 
 
-class Outlook(NamedTuple):
-    """A predicted wait in seconds, with its range."""
-
-    p50_seconds: float
-    low_seconds: float
-    high_seconds: float
-
-
 class Frozen(NamedTuple):
     """The model as it stood after so many requests."""
 
@@ -46,7 +39,7 @@ class Frozen(NamedTuple):
     queue_seconds: float
     fixed_seconds: float
     seconds_per_token: float
-    ranges: dict[BackcastTarget, tuple[float, float]]  # low and high as factors
+    intervals: dict[BackcastTarget, Interval]  # around a second
 
     @property
     def version(self) -> str:
@@ -58,13 +51,12 @@ class Frozen(NamedTuple):
         """Whether it has seen enough."""
         return self.learned >= MIN_LEARNED
 
-    def outlook(self, target: BackcastTarget, prompt_tokens: int) -> Outlook:
+    def outlook(self, target: BackcastTarget, prompt_tokens: int) -> Interval:
         """The wait of a request that arrives with this prompt."""
-        p50 = self.queue_seconds
+        predicted_seconds = self.queue_seconds
         if target is BackcastTarget.TTFT:
-            p50 += self.fixed_seconds + self.seconds_per_token * prompt_tokens
-        low, high = self.ranges[target]
-        return Outlook(p50, p50 * low, p50 * high)
+            predicted_seconds += self.fixed_seconds + self.seconds_per_token * prompt_tokens
+        return self.intervals[target].around(predicted_seconds)
 
 
 class OutsideModel:
@@ -78,7 +70,7 @@ class OutsideModel:
             typical_features=(1.0, TYPICAL_PROMPT_TOKENS),
             half_life=HALF_LIFE_REQUESTS,
         )
-        self._ranges = {target: RollingRange() for target in BackcastTarget}
+        self._intervals = {target: Intervals() for target in BackcastTarget}
 
     def learn(self, prompt_tokens: int, ttft_seconds: float, queue_seconds: float | None) -> None:
         """Take in one request's waits. Where its queueing is not told, it counts as service."""
@@ -90,12 +82,6 @@ class OutsideModel:
         if self._learned <= REFIT_EVERY or self._learned % REFIT_EVERY == 0:
             self._fit.solve()
 
-    def score(
-        self, target: BackcastTarget, predicted_seconds: float, actual_seconds: float
-    ) -> None:
-        """Take in how far off one backcast was."""
-        self._ranges[target].learn(predicted_seconds, actual_seconds)
-
     def frozen(self) -> Frozen:
         """The model as it stands; later learning leaves it alone."""
         fixed_seconds, seconds_per_token = self._fit.coefficients
@@ -104,5 +90,7 @@ class OutsideModel:
             queue_seconds=median(self._queues) if self._queues else 0.0,
             fixed_seconds=fixed_seconds,
             seconds_per_token=seconds_per_token,
-            ranges={target: kept.around(1.0) for target, kept in self._ranges.items()},
+            intervals={
+                target: kept.around(ALL_SHAPES, 1.0) for target, kept in self._intervals.items()
+            },
         )

@@ -12,7 +12,6 @@ from sklearn.linear_model import LinearRegression
 
 from kvready.advisor.compute import ComputeModel, batch_features
 from kvready.advisor.fitting import OnlineFit
-from kvready.advisor.intervals import WINDOW, RollingRange
 from kvready.advisor.readiness import LoadModel, nominal_seconds
 from kvready.collectors.records import BatchMember
 
@@ -117,25 +116,3 @@ def test_a_load_model_learns_whether_copies_wait_for_the_steps_compute(step_shar
     assert model.step_share == pytest.approx(step_share, abs=0.1)
     expected = 0.002 + step_share * 0.3 + 0.1
     assert model.wait_seconds(0.3, 0.1) == pytest.approx(expected, rel=0.15, abs=0.01)
-
-
-@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
-def test_the_range_covers_what_it_says_on_exchangeable_errors(spread: float) -> None:
-    rng = random.Random(11)
-    ranges = RollingRange()
-    covered = scored = 0
-    for n in range(4_000):
-        actual = math.exp(rng.gauss(0.1, spread))
-        low, high = ranges.around(1.0)
-        if n >= WINDOW:
-            scored += 1
-            covered += low <= actual <= high
-        ranges.learn(1.0, actual)
-    # 3,800 draws at 90 %: four standard errors are 1.9 points
-    assert covered / scored == pytest.approx(0.90, abs=0.02)
-
-
-def test_before_evidence_the_range_is_wide_and_holds_the_prediction() -> None:
-    low, high = RollingRange().around(0.2)
-    assert low < 0.2 < high
-    assert high / low >= 10
