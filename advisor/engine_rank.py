@@ -12,6 +12,7 @@ from kvready.advisor.forecaster import Forecaster, Moment
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
+from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
@@ -40,12 +41,13 @@ ASSUMED_CHUNK_TOKENS = 512
 class Shared:
     """What all ranks of an engine add to."""
 
-    def __init__(self, on_pair: Callable[[Pair], None]) -> None:
+    def __init__(self, on_pair: Callable[[Pair], None], priors: LoadPriors = NO_PROFILE) -> None:
         self.inventory = Inventory()
         self.ledger = Ledger()
         self.totals = Totals()
         self.traffic = Traffic()
         self.on_pair = on_pair
+        self.priors = priors
 
 
 class EngineRank:
@@ -56,7 +58,9 @@ class EngineRank:
         self.engine: EngineDescribed | None = None
         self.requests = RequestTracker()
         self.steps = StepTimeline()
-        self.forecaster = Forecaster(shared.ledger, self.requests, shared.on_pair, rank)
+        self.forecaster = Forecaster(
+            shared.ledger, self.requests, shared.on_pair, rank, shared.priors
+        )
         self.hits = HitAccount(
             shared.inventory,
             self.requests,
@@ -87,6 +91,7 @@ class EngineRank:
                 self._totals.mismatched_loads += record.mismatched
             case EngineDescribed():
                 self.engine = self.forecaster.engine = record
+                self.forecaster.mover.announce(record.load_method)
             case RequestArrived():
                 self._arrived(record, moment)
             case RequestDeferred():
@@ -162,7 +167,7 @@ class EngineRank:
         copy = self.requests.ready(record)
         if copy is None:
             return
-        self.forecaster.load_finished(copy, moment)
+        self.forecaster.load_finished(copy, record.method, moment)
         begin = copy.started_seconds or copy.decided.decided_seconds
         self._totals.add_copy(
             record.source,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from kvready.advisor.compute import ComputeModel
 from kvready.advisor.intervals import Intervals
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
-from kvready.advisor.readiness import Direction, Mover
+from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
+from kvready.advisor.readiness import INTO_HBM, Mover, direction_of
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
 from kvready.advisor.rollforward import (
     ASSUMED_OUTPUT_TOKENS,
@@ -22,6 +23,7 @@ from kvready.advisor.rollforward import (
 from kvready.collectors.records import (
     BatchFinished,
     BatchPlanned,
+    CopyMethod,
     EngineDescribed,
     FirstToken,
     RequestScheduled,
@@ -56,9 +58,10 @@ class Forecaster:
         requests: RequestTracker,
         on_pair: Callable[[Pair], None],
         rank: int = 0,
+        priors: LoadPriors = NO_PROFILE,
     ) -> None:
         self.compute = ComputeModel()
-        self.mover = Mover()
+        self.mover = Mover(priors)
         self.engine: EngineDescribed | None = None
         self.free_blocks: int | None = None
         self.unforecast = 0  # arrivals too far from their first token, or of unsupported state
@@ -76,39 +79,32 @@ class Forecaster:
         """Forecast a copy: until the mover takes it up, then its own service."""
         decided = copy.decided
         copy.step_seconds = self._step_seconds_at(decided.decided_seconds)
-        copy.backlog_seconds = self._backlog_seconds(copy, decided.decided_seconds)
+        open_copies = self._requests.copies.values()
+        copy.backlog_seconds = self.mover.backlog_seconds(
+            direction_of(copy), open_copies, decided.decided_seconds, copy
+        )
         target = FORECAST_COPIES.get(decided.destination)
         if target is None or copy.is_backup:
             return
-        model = self.mover.model(decided.source, decided.destination)
         self._write(
             target,
             str(decided.load_id),
             decided.decided_seconds,
-            model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
-            + model.service_seconds(decided.payload_bytes, decided.fragments),
+            self.mover.ordered_seconds(copy, open_copies),
             f"{decided.source} {_byte_bin(decided.payload_bytes)}",
-            model.version,
+            self.mover.model(decided.source, decided.destination).version,
             moment,
         )
 
-    def load_finished(self, copy: Copy, moment: Moment) -> None:
-        """Close a copy's forecast and learn from it."""
+    def load_finished(self, copy: Copy, method: CopyMethod | None, moment: Moment) -> None:
+        """Close a copy's forecast and learn from it, and from the mover that made it."""
         assert copy.ready_seconds is not None
         decided = copy.decided
-        whole_seconds = copy.ready_seconds - decided.decided_seconds
         target = FORECAST_COPIES.get(decided.destination)
         if target is not None and not copy.is_backup:
+            whole_seconds = copy.ready_seconds - decided.decided_seconds
             self._pair(target, str(decided.load_id), whole_seconds, moment)
-        model = self.mover.model(decided.source, decided.destination)
-        if copy.started_seconds is not None:
-            wait_seconds = copy.started_seconds - decided.decided_seconds
-            model.learn_wait(copy.step_seconds, copy.backlog_seconds, wait_seconds)
-        else:
-            # The engine tells no start: what the wait model does not explain counts as service.
-            wait_seconds = model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
-        service_seconds = max(0.0, whole_seconds - wait_seconds)
-        model.learn_service(decided.payload_bytes, decided.fragments, service_seconds)
+        self.mover.learn(copy, method, self._requests.copies.values())
 
     # Batches ---------------------------------------------------------------------------------
 
@@ -222,21 +218,6 @@ class Forecaster:
             return 0.0
         return self.compute.batch_seconds(latest.members)
 
-    def _backlog_seconds(self, until: Copy | None, now_seconds: float) -> float:
-        """Service that the mover still owes to copies before `until` in its direction."""
-        direction = (Tier.HOST, Tier.HBM) if until is None else _direction(until)
-        backlog = 0.0
-        for copy in self._requests.copies.values():
-            if copy is until:
-                break
-            if _direction(copy) != direction:
-                continue
-            service = self.mover.service_seconds(copy.decided)
-            if copy.started_seconds is not None:
-                service = max(0.0, service - (now_seconds - copy.started_seconds))
-            backlog += service
-        return backlog
-
     def _roll(self, subject: RequestState, moment: Moment) -> float | None:
         engine = self.engine
         if engine is None or not engine.block_tokens or not engine.supported_kv_state:
@@ -251,8 +232,9 @@ class Forecaster:
             [batch.members for batch in planned],
             moment[1] - planned[0].planned_seconds if planned else 0.0,
         )
-        model = self.mover.model(Tier.HOST, Tier.HBM)
-        link = Link(self._backlog_seconds(None, moment[1]), model.submit_seconds, model.step_share)
+        model = self.mover.model(*INTO_HBM)
+        backlog = self.mover.backlog_seconds(INTO_HBM, self._requests.copies.values(), moment[1])
+        link = Link(backlog, model.submit_seconds, model.step_share)
         return first_token_seconds(
             [self._job(state, moment) for state in self._requests.live.values()],
             subject.arrived.request_id,
@@ -278,7 +260,7 @@ class Forecaster:
             output_left=max(1, output - state.output_tokens),
             load_seconds=0.0 if holds else self._expected_load_seconds(state.host_tokens),
             usable_after_seconds=max(
-                (self._copy_left_seconds(copy, moment[1]) for copy in state.unfinished_copies),
+                (self.mover.left_seconds(copy, moment[1]) for copy in state.unfinished_copies),
                 default=0.0,
             ),
             running=state.is_running,
@@ -286,22 +268,12 @@ class Forecaster:
             blocks_held=blocks if holds else 0,
         )
 
-    def _copy_left_seconds(self, copy: Copy, now_seconds: float) -> float:
-        """Predicted seconds until a copy that was ordered is usable."""
-        decided = copy.decided
-        service = self.mover.service_seconds(decided)
-        if copy.started_seconds is not None:
-            return max(0.0, service - (now_seconds - copy.started_seconds))
-        model = self.mover.model(decided.source, decided.destination)
-        wait = model.wait_seconds(copy.step_seconds, copy.backlog_seconds)
-        return max(0.0, wait - (now_seconds - decided.decided_seconds)) + service
-
     def _expected_load_seconds(self, tokens: int) -> float:
         """Service of a load that the scheduler has not ordered yet."""
         assert self.engine is not None
         if not tokens:
             return 0.0
-        model = self.mover.model(Tier.HOST, Tier.HBM)
+        model = self.mover.model(*INTO_HBM)
         blocks = tokens // self.engine.block_tokens
         return model.service_seconds(
             tokens * self.engine.kv_bytes_per_token, blocks * self.engine.host_fragments_per_block
@@ -349,10 +321,6 @@ class Forecaster:
         pair = self._ledger.censor(target, self._prefix + subject, moment[0])
         if pair is not None:
             self._on_pair(pair)
-
-
-def _direction(copy: Copy) -> Direction:
-    return copy.decided.source, copy.decided.destination
 
 
 def _token_bin(tokens: int) -> str:

@@ -58,7 +58,7 @@ class AlphaBetaRegressor(_CostRegressor):
     def __init__(
         self,
         prior: Sequence[float] | None = None,
-        prior_observations: float = 2.0,
+        prior_observations: float = 0.5,
         reweightings: int = 12,
     ) -> None:
         self.prior = prior
@@ -127,9 +127,9 @@ class KnotRegressor(_CostRegressor):
     def __init__(
         self,
         prior: Sequence[float] | None = None,
-        prior_observations: float = 2.0,
-        smoothing: float = 4.0,
-        shrinking: float = 1.0,
+        prior_observations: float = 0.5,
+        smoothing: float = 1.0,
+        shrinking: float = 0.3,
         reweightings: int = 12,
         rounds: int = 10,
     ) -> None:
@@ -159,8 +159,8 @@ class KnotRegressor(_CostRegressor):
         """Seconds of each copy."""
         rows = self._rows(X)
         correction = self._hats(_octaves(rows), len(self.knots_)) @ self.knots_
-        base: Floats = self.base_.predict(rows)
-        return np.maximum(base, SMALLEST_SECONDS) * np.exp(correction)
+        seconds: Floats = self.base_.predict(rows) * np.exp(correction)
+        return seconds
 
     def to_curve(self) -> LoadCurve:
         """The same, as plain floats."""
@@ -227,10 +227,14 @@ def _octaves(rows: Floats) -> Floats:
 
 
 def _by_absolute_error(errors: Floats) -> Floats:
-    """Weights that turn squares into absolute values, of mean one."""
-    weight = 1.0 / np.maximum(np.abs(errors), SMALLEST_ERROR)
-    mean_one: Floats = weight / weight.mean()
-    return mean_one
+    """Weights that turn squares into absolute values beyond the usual error; there they are one.
+
+    Below it squares stay squares: a few samples met exactly must not outweigh all others.
+    """
+    sizes = np.abs(errors)
+    usual = max(float(np.median(sizes)), SMALLEST_ERROR)
+    weight: Floats = usual / np.maximum(sizes, usual)
+    return weight
 
 
 def _curve(costs: Floats, first_octave: float = 0.0, knots: Sequence[float] = ()) -> LoadCurve:

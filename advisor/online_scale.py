@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-GAIN = 0.05  # of each error: an average over the last 20
+GAIN = 0.2  # of each error: an average over the last five or so
 LARGEST_STEP = math.log(1.5)  # an outlier moves the scale by no more than GAIN of this
 SHIFT_RUN = 6  # errors in a row on one side: by chance once in 32
 SHIFT_ERROR = math.log(1.25)  # and in the middle larger than this

@@ -12,6 +12,7 @@ from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecaster import Moment
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
+from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.outside import Outside, is_event_tap, leans_on
 from kvready.advisor.plausible import is_plausible
 from kvready.collectors.records import (
@@ -40,8 +41,14 @@ MAX_RANKS = 64  # as many as endpoints are read
 class Pipeline:
     """Feed it a recording or a live engine; read its parts at any moment between two records."""
 
-    def __init__(self, on_pair: Callable[[Pair], None] | None = None) -> None:
-        self._shared = Shared(on_pair or _ignore)
+    def __init__(
+        self,
+        on_pair: Callable[[Pair], None] | None = None,
+        priors: LoadPriors = NO_PROFILE,
+    ) -> None:
+        """`priors`: what a link profile says of copies, before the engine has made any."""
+        self._shared = Shared(on_pair or _ignore, priors)
+        self.priors = priors
         self.inventory = self._shared.inventory
         self.ledger = self._shared.ledger
         self.totals = self._shared.totals

@@ -64,6 +64,7 @@ class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     host_fragments_per_block: int = 0
     has_mover_times: bool = False  # the mover itself reports start and end of its copies
     supported_kv_state: bool = True  # dense attention in one group
+    load_method: CopyMethod | None = None  # of the host tier's loads, where it is configured
 
 
 class BlocksStored(Record, frozen=True, tag="blocks_stored"):

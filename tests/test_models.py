@@ -12,7 +12,6 @@ from sklearn.linear_model import LinearRegression
 
 from kvready.advisor.compute import ComputeModel, batch_features
 from kvready.advisor.fitting import OnlineFit
-from kvready.advisor.readiness import LoadModel, nominal_seconds
 from kvready.collectors.records import BatchMember
 
 
@@ -85,34 +84,3 @@ def test_recompute_costs_what_its_chunks_cost() -> None:
     chunks = [BatchMember("", 512, 1000, True), BatchMember("", 188, 1512, True)]
     expected = sum(model.batch_seconds((chunk,)) for chunk in chunks)
     assert model.recompute_seconds(700, 1000, 512) == pytest.approx(expected)
-
-
-def test_a_load_model_is_right_about_sizes_it_has_not_seen() -> None:
-    rng = random.Random(3)
-    model = LoadModel()
-
-    def truth(payload: int, fragments: int) -> float:
-        return 0.004 + 3.0 * nominal_seconds(payload, fragments)
-
-    for _ in range(200):
-        blocks = rng.choice([1, 2, 4, 64, 128])
-        payload, fragments = blocks * 4_194_304, blocks * 64
-        seconds = truth(payload, fragments) * math.exp(rng.gauss(0, 0.03))
-        model.learn_service(payload, fragments, seconds)
-    for blocks in (8, 16, 32):
-        payload, fragments = blocks * 4_194_304, blocks * 64
-        predicted = model.service_seconds(payload, fragments)
-        assert predicted == pytest.approx(truth(payload, fragments), rel=0.10)
-
-
-@pytest.mark.parametrize("step_share", [0.0, 1.0], ids=["submits first", "computes first"])
-def test_a_load_model_learns_whether_copies_wait_for_the_steps_compute(step_share: float) -> None:
-    rng = random.Random(5)
-    model = LoadModel()
-    for _ in range(200):
-        step, backlog = rng.uniform(0.02, 0.6), rng.choice([0.0, 0.0, rng.uniform(0.0, 0.3)])
-        wait = (0.002 + step_share * step + backlog) * math.exp(rng.gauss(0, 0.05))
-        model.learn_wait(step, backlog, wait)
-    assert model.step_share == pytest.approx(step_share, abs=0.1)
-    expected = 0.002 + step_share * 0.3 + 0.1
-    assert model.wait_seconds(0.3, 0.1) == pytest.approx(expected, rel=0.15, abs=0.01)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kvready.collectors.errors import UnsupportedEngine
-from kvready.collectors.records import EngineDescribed, OverlapMode
+from kvready.collectors.records import CopyMethod, EngineDescribed, OverlapMode
 
 TESTED_VERSIONS = ("0.32",)
 DENSE_SPEC = "FullAttentionSpec"
@@ -68,7 +68,14 @@ def describe(scheduler: Any, version: str, rank_pages: tuple[GroupPages, ...]) -
         host_fragments_per_block=fragments if connectors else 0,
         has_mover_times=any(extra.get("transfer_observer") for _, extra in connectors),
         supported_kv_state=_is_dense(scheduler.kv_cache_config),
+        load_method=next(_movers(connectors), None),
     )
+
+
+def _movers(connectors: list[tuple[str, Mapping[str, Any]]]) -> Iterator[CopyMethod]:
+    for _, extra in connectors:
+        if extra.get("mover") in tuple(CopyMethod):
+            yield CopyMethod(extra["mover"])
 
 
 def _page_bytes(spec: Any) -> int:
