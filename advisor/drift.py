@@ -37,10 +37,9 @@ class DriftAlarm:
         self._evidence: dict[DriftKind, float] = dict.fromkeys(DriftKind, 0.0)
         self._left: dict[DriftKind, int] = dict.fromkeys(DriftKind, 0)
 
-    @property
-    def active(self) -> list[DriftKind]:
-        """Alarms of the latest ACTIVE_OUTCOMES outcomes."""
-        return [kind for kind, left in self._left.items() if left]
+    def is_active(self, kind: DriftKind) -> bool:
+        """Whether one of the latest ACTIVE_OUTCOMES outcomes raised this alarm."""
+        return self._left[kind] > 0
 
     def add(self, rank: float, missed: bool, recent_shift: float) -> None:
         """One more outcome: its error's rank among the latest, and whether its interval missed.

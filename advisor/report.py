@@ -11,6 +11,7 @@ import msgspec
 from kvready.advisor.backcasts import Backcaster, BackcastState
 from kvready.advisor.conditions import describe_engine
 from kvready.advisor.contradictions import Contradiction
+from kvready.advisor.drift import DriftKind
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Forecast, Pair, PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
@@ -45,6 +46,15 @@ class TargetCounts(msgspec.Struct, frozen=True):
     censored: int
     open: int
     missed: int
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """One target's predictions stopped being what they were."""
+
+    target: Target
+    kind: DriftKind
+    alarms: int  # so far
+    active: bool  # raised by one of the latest outcomes
 
 
 class WaitShare(msgspec.Struct, frozen=True):
@@ -121,6 +131,7 @@ class Report(msgspec.Struct, frozen=True):
     live_blocks: dict[Tier, int]
     backcasts: list[BackcastScore] = []  # empty where no tap told of requests from outside
     contradictions: list[Contradiction] = []
+    drifts: list[Drift] = []  # those that were ever alarmed of
 
 
 def build_report(
@@ -153,7 +164,25 @@ def build_report(
         live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
         backcasts=score_backcasts(pipeline.outside.backcaster) if pipeline.outside.reports else [],
         contradictions=list(pipeline.outside.contradictions.found.values()),
+        drifts=[drift for drift in seen_drifts(pipeline) if drift.alarms],
     )
+
+
+def seen_drifts(pipeline: Pipeline) -> list[Drift]:
+    """The drift alarms of every target and kind, over all ranks."""
+    drifts = []
+    for target in Target:
+        watched = [rank.forecaster.intervals[target].drift for rank in pipeline.ranks.values()]
+        drifts += [
+            Drift(
+                target=target,
+                kind=kind,
+                alarms=sum(one.alarms[kind] for one in watched),
+                active=any(one.is_active(kind) for one in watched),
+            )
+            for kind in DriftKind
+        ]
+    return drifts
 
 
 def score_backcasts(backcaster: Backcaster) -> list[BackcastScore]:

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvready.advisor.backcasts import BackcastState
-from kvready.advisor.report import BackcastScore, Hits, Report
+from kvready.advisor.drift import DriftKind
+from kvready.advisor.report import BackcastScore, Drift, Hits, Report
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
 
@@ -57,6 +58,13 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def drift_text(drift: Drift) -> str:
+    """A drift alarm in words."""
+    what = "missed by its intervals" if drift.kind is DriftKind.UNCOVERED else drift.kind
+    when = "now" if drift.active else "earlier"
+    return f"{drift.target} became {what}, {when} ({drift.alarms} alarms)"
 
 
 def backcast_states(score: BackcastScore) -> str:
@@ -126,7 +134,8 @@ def _counts(report: Report) -> Text:
     )
     leaning = report.pairs_leaning_on_degraded
     note = f"; {leaning} of them leant on a tap that was not whole" if leaning else ""
-    return Text.assemble((f"{pairs} pairs", "bold"), f"{note}  ({rest})")
+    drifted = "".join(f"\n{drift_text(drift)}" for drift in report.drifts)
+    return Text.assemble((f"{pairs} pairs", "bold"), f"{note}  ({rest})", (drifted, "yellow"))
 
 
 def _waits(report: Report) -> Table:

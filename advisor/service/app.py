@@ -11,12 +11,13 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
-from kvready.advisor.report import Report, build_report
+from kvready.advisor.report import Report, build_report, seen_drifts
 from kvready.advisor.service import problems
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
     Alive,
     ContradictionModel,
+    DriftModel,
     IngestStatus,
     InventoryStatus,
     PairModel,
@@ -173,6 +174,11 @@ def _status(sidecar: Sidecar) -> Status:
         ),
         contradictions=[
             ContradictionModel.of(found) for found in pipeline.outside.contradictions.found.values()
+        ],
+        drifts=[
+            DriftModel(target=drift.target, kind=drift.kind, alarms=drift.alarms)
+            for drift in seen_drifts(pipeline)
+            if drift.active
         ],
         policies={policy: getattr(sidecar.settings.policies, policy) for policy in Policy},
     )

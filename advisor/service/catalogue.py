@@ -15,6 +15,7 @@ import msgspec
 
 from kvready.advisor.backcasts import BackcastState
 from kvready.advisor.contradictions import Kind as Contradicts
+from kvready.advisor.drift import DriftKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
@@ -259,6 +260,13 @@ OBSERVED = tuple(
         _counter("forecast_interval_total", "forecasts",
                  "Paired forecasts by where the outcome lay: below, inside or above the interval.",
                  TARGET, Label("outcome", tuple(IntervalOutcome))),
+        _counter("forecast_drift_alarms_total", "alarms",
+                 "Times that forecasts were found to have become worse: outcomes slower or quicker "
+                 "than beside earlier forecasts, or missed by their intervals too often.",
+                 TARGET, Label("kind", tuple(DriftKind))),
+        _gauge("forecast_drift_active", "",
+               "1 while one of the latest 200 outcomes raised this alarm, else 0.",
+               TARGET, Label("kind", tuple(DriftKind))),
         _counter("forecast_predicted_seconds_total", "seconds",
                  "Sum of what paired forecasts predicted.", TARGET),
         _counter("forecast_observed_seconds_total", "seconds",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from kvready.advisor.contradictions import Contradiction, Kind
+from kvready.advisor.drift import DriftKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Pair, PairState, Target
 from kvready.advisor.settings import Policy, PolicyMode
@@ -131,6 +132,14 @@ class ContradictionModel(BaseModel):
         )
 
 
+class DriftModel(BaseModel):
+    """Predictions of one target that stopped being what they were."""
+
+    target: Target
+    kind: DriftKind
+    alarms: int = Field(description="How often, so far.")
+
+
 class Status(BaseModel):
     """What runs, what it sees, and how far it goes."""
 
@@ -144,6 +153,7 @@ class Status(BaseModel):
     ingest: IngestStatus
     recording: RecordingStatus
     contradictions: list[ContradictionModel]
+    drifts: list[DriftModel] = Field(description="Alarms that the latest outcomes raised.")
     policies: dict[Policy, PolicyMode]
 
 

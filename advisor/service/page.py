@@ -9,7 +9,12 @@ from importlib.resources import files
 from string import Template
 
 from kvready.advisor.report import BackcastScore, CellScore, Hits, Report
-from kvready.advisor.report_text import backcast_figures, backcast_states, format_seconds
+from kvready.advisor.report_text import (
+    backcast_figures,
+    backcast_states,
+    drift_text,
+    format_seconds,
+)
 from kvready.advisor.service.models import Status
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
@@ -64,6 +69,11 @@ def _badges(status: Status, report: Report) -> str:
     ]
     if active := [one for one in report.contradictions if one.active]:
         badges.append(f'<span class="badge bad">{len(active)} contradictions</span>')
+    badges += [
+        f'<span class="badge bad">{escape(drift_text(drift))}</span>'
+        for drift in report.drifts
+        if drift.active
+    ]
     if status.recording.problem:
         badges.append(f'<span class="badge bad">{escape(status.recording.problem)}</span>')
     return " ".join(badges)

@@ -13,6 +13,7 @@ import msgspec
 
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState
+from kvready.advisor.report import seen_drifts
 from kvready.advisor.service import vitals
 from kvready.advisor.service.catalogue import PREFIX, SETTLED
 from kvready.advisor.settings import Policy, PolicySettings
@@ -175,6 +176,7 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
     """What became of the forecasts."""
     targets = tally.targets.items()
     settled = SETTLED.values
+    drifts = seen_drifts(pipeline)
     return _named(
         {
             "forecasts_total": {
@@ -191,6 +193,8 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
                 for target, sums in targets
                 for outcome, count in sums.outcomes.items()
             },
+            "forecast_drift_alarms_total": {(one.target, one.kind): one.alarms for one in drifts},
+            "forecast_drift_active": {(one.target, one.kind): one.active for one in drifts},
             "forecast_predicted_seconds_total": {
                 (target,): sums.predicted_seconds for target, sums in targets
             },
