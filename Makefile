@@ -15,6 +15,8 @@ MODELS := build/models
 BARE := build/bare
 SEED ?= 1
 SHAPE ?= full
+MOVER ?= dma_per_page
+DISK ?=
 SOAK_SECONDS ?= 600
 FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_events \
 	vllm_versions observer_tap inventory replay_memory))
@@ -103,13 +105,15 @@ $(MODELS)/.made: $(ENGINE)/.engine examples/vllm/make_model.py
 	@$(ENGINE_PYTHON) examples/vllm/make_model.py --out $(MODELS)
 	@touch $@
 
-ATTACHED = $(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS)
+ATTACHED = $(ENGINE_PYTHON) examples/vllm/demo.py --kvready $(BIN)/kvready --models $(MODELS) \
+	--shape $(SHAPE) --seed $(SEED) --mover $(MOVER) $(if $(DISK),--disk)
+RECORDED = build/recordings/$(SHAPE)-$(SEED)-$(MOVER)$(if $(DISK),-disk).kvr
 
-engine-demo: setup engine ## run a real engine under load with kvready attached
-	@$(ATTACHED) --shape $(SHAPE)
+engine-demo: setup engine ## run a real engine under load, kvready attached (MOVER=interleaved, DISK=1)
+	@$(ATTACHED)
 
-engine-record: setup engine ## keep a real engine's run in build/recordings (SEED=1, SHAPE=full)
-	@$(ATTACHED) --shape $(SHAPE) --seed $(SEED) --recording build/recordings/$(SHAPE)-$(SEED).kvr
+engine-record: setup engine ## keep a real engine's run in build/recordings (SEED, SHAPE, MOVER, DISK)
+	@$(ATTACHED) --recording $(RECORDED)
 
 engine-test: setup engine $(OLDER_ENGINE)/.kvready ## the tests that need a real engine, vLLM 0.32 and 0.28
 	@KVREADY_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine --timeout 1800

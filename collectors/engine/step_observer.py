@@ -14,6 +14,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
+from kvready.collectors.engine.fetches import Fetches
 from kvready.collectors.engine.live_requests import LiveRequests
 from kvready.collectors.engine.publisher import RecordPublisher
 from kvready.collectors.engine.transfer_jobs import TransferJobs
@@ -73,6 +74,7 @@ class StepObserver:
         jobs: TransferJobs,
         publisher: RecordPublisher,
         kv_sequence: Callable[[], int | None],
+        fetches: Fetches | None = None,
     ) -> None:
         self.publisher = publisher
         self._scheduler = scheduler
@@ -80,6 +82,7 @@ class StepObserver:
         self._described_seconds = float("-inf")
         self._jobs = jobs
         self._kv_sequence = kv_sequence
+        self._fetches = fetches
         self._requests = LiveRequests(scheduler.hash_block_size)
         self._free_blocks = scheduler.kv_cache_manager.block_pool.free_block_queue
         # Nothing else sets a plain waiting request aside then.
@@ -118,6 +121,7 @@ class StepObserver:
         # The batch goes before the copies ordered with it: it is what they may have to wait for.
         if output.num_scheduled_tokens:
             self._pending.append(self._planned(output, began))
+        self._note_fetches()
         if output.kv_connector_metadata is not None:
             self._note_orders(output.kv_connector_metadata, seconds)
         admitted = [new.req_id for new in output.scheduled_new_reqs]
@@ -137,6 +141,7 @@ class StepObserver:
         for outputs in engine_outputs.values():
             if outputs.outputs:
                 self._pending += self._requests.produced(outputs.outputs, seconds)
+        self._note_fetches()
         transferred = runner_output.kv_connector_output
         if transferred is not None:
             self._pending += self._jobs.finished(transferred.kv_connector_worker_meta, seconds)
@@ -168,6 +173,14 @@ class StepObserver:
             if record.destination == "hbm":
                 self._requests.load_ordered(record.request_id, record.tokens)
             self._pending.append(record)
+
+    def _note_fetches(self) -> None:
+        if self._fetches is None:
+            return
+        records, lost = self._fetches.take()
+        self._pending += records
+        if lost:
+            self.publisher.lose(lost)
 
     def _planned(self, output: Any, began: Began) -> BatchPlanned:
         self._step += 1

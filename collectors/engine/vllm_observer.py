@@ -13,6 +13,7 @@ import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from kvready.collectors.engine.engine_facts import check_version, describe, group_pages
+from kvready.collectors.engine.fetches import fetches_of
 from kvready.collectors.engine.publisher import RecordPublisher, observer_folder
 from kvready.collectors.engine.step_observer import StepObserver
 from kvready.collectors.engine.transfer_jobs import TransferJobs
@@ -88,7 +89,12 @@ def _observe(scheduler: AsyncScheduler, publisher: RecordPublisher) -> StepObser
         note_finish=not described.has_mover_times,
     )
     return StepObserver(
-        scheduler, described, jobs, publisher, _count_published(scheduler.kv_event_publisher)
+        scheduler,
+        described,
+        jobs,
+        publisher,
+        _count_published(scheduler.kv_event_publisher),
+        fetches_of(scheduler.parallel_config.data_parallel_index),
     )
 
 

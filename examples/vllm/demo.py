@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,10 +21,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import load
-from engine import Engine, free_port
+from engine import GIB, MOVERS, Engine, free_port
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 60.0
+INTERLEAVED = "interleaved"
+CHECK_EVERY = 25  # gathered loads of which one is checked: more often than in service
+SWITCH_SECONDS = 4.0  # between two movers, where they take turns
+# With a disk tier host memory is small, so that documents have to come back from the disk.
+SMALL_HOST_BYTES = 768 << 20
+DISK_BYTES = 4 * GIB
 
 
 class Attached:
@@ -61,14 +69,54 @@ class Attached:
             return False
 
 
-def run(
-    kvready: Path, python: Path, model: Path, recording: Path, shape: load.LoadShape
-) -> dict[str, object]:
+class TakingTurns:
+    """Switches an engine's mover every few seconds, in pairs whose order is drawn."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self._engine = engine
+        self._chance = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._switch, daemon=True)
+
+    def __enter__(self) -> TakingTurns:
+        if self._engine.can_switch_mover:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _switch(self) -> None:
+        while True:
+            for mover in self._chance.sample(MOVERS, len(MOVERS)):
+                self._engine.use_mover(mover)
+                if self._over.wait(SWITCH_SECONDS):
+                    return
+
+
+def engine_for(python: Path, model: Path, mover: str, disk: bool) -> Engine:
+    """An engine with the movers and tiers that were asked for."""
+    takes_turns = mover == INTERLEAVED
+    engine = Engine(
+        python=python.absolute(),
+        model=model.resolve(),
+        mover=MOVERS[0] if takes_turns else mover,
+        can_switch_mover=takes_turns,
+        check_every=CHECK_EVERY,
+    )
+    return replace(engine, host_bytes=SMALL_HOST_BYTES, disk_bytes=DISK_BYTES) if disk else engine
+
+
+def run(kvready: Path, engine: Engine, recording: Path, shape: load.LoadShape) -> dict[str, object]:
     """The whole demonstration; returns what the clients saw."""
+    model = engine.model
     say(f"starting vLLM with {model.name} (half a minute)")
     with (
-        Engine(python=python.absolute(), model=model.resolve()) as engine,
+        engine,
         Attached(kvready, engine, recording) as attached,
+        TakingTurns(engine, shape.seed),
     ):
         say(f"kvready watches at {attached.url}; {shape.requests} requests, seed {shape.seed}")
         began = time.monotonic()
@@ -89,12 +137,17 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="with vLLM")
     parser.add_argument("--shape", choices=sorted(load.SHAPES), default="full")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--mover", choices=(*MOVERS, INTERLEAVED), default=MOVERS[0], help="of host loads"
+    )
+    parser.add_argument("--disk", action="store_true", help="a small host tier, a disk below it")
     parser.add_argument("--recording", type=Path, help="keep the recording in this new file")
     options = parser.parse_args()
     kept = options.recording or Path(tempfile.mkdtemp(prefix="kvr-")) / "demo.kvr"
     kept.parent.mkdir(parents=True, exist_ok=True)
     shape = replace(load.SHAPES[options.shape], seed=options.seed)
-    run(options.kvready, options.python, options.models / "kv-heavy", kept, shape)
+    engine = engine_for(options.python, options.models / "kv-heavy", options.mover, options.disk)
+    run(options.kvready, engine, kept, shape)
     say(f"the recording is {kept} ({kept.stat().st_size:,} bytes)")
     raise SystemExit(subprocess.run([options.kvready, "report", kept], check=False).returncode)
 

@@ -32,6 +32,7 @@ MAX_SOCKET_PATH_BYTES = 100
 GIB = 1 << 30
 
 STOCK_SCHEDULER = ""
+MOVERS = ("dma_per_page", "gather")
 OBSERVED_SCHEDULER = "kvready.collectors.engine.vllm_observer.ObservedScheduler"
 
 
@@ -50,6 +51,11 @@ class Engine:
     observe: bool = True
     publish_kv_events: bool = True
     host_bytes: int = 4 * GIB  # 0: no host tier
+    disk_bytes: int = 0  # of a tier below it; 0: none
+    disk_folder: Path | None = None  # None: the disk tier's own choice
+    mover: str = MOVERS[0]  # of host loads
+    can_switch_mover: bool = False  # at run time, with use_mover
+    check_every: int = 1_000  # gathered loads of which one is compared with per-page copies
     hbm_blocks: int = 256
     block_tokens: int = 32
     kv_space_gib: int = 2
@@ -71,6 +77,9 @@ class Engine:
         self.kv_events_endpoint = f"ipc://{self.folder}/kv.sock"
         self.kv_replay_endpoint = f"ipc://{self.folder}/replay.sock"
         self.observer_folder = self.folder
+        self.mover_file = self.folder / "mover"
+        if self.can_switch_mover:
+            self.use_mover(self.mover)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Engine:
@@ -133,6 +142,14 @@ class Engine:
             while time.monotonic() < deadline:
                 os.killpg(process.pid, 0)
                 time.sleep(0.05)
+
+    def use_mover(self, mover: str) -> None:
+        """Let host loads from now on go by this mover. The engine goes on."""
+        if not self.can_switch_mover:
+            raise EngineError("this engine was not made with can_switch_mover")
+        unfinished = self.mover_file.with_suffix(".part")
+        unfinished.write_text(mover)
+        unfinished.replace(self.mover_file)
 
     @property
     def pid(self) -> int:
@@ -207,9 +224,21 @@ class Engine:
             "spec_name": "HostTierSpec",
             "spec_module_path": "kvready.kernels.engine.host_tier",
             "self_describing_kv_events": True,
+            "mover": self.mover,
+            "check_every": self.check_every,
         }
+        if self.can_switch_mover:
+            settings["mover_file"] = str(self.mover_file)
         if self.observe:
             settings["transfer_observer"] = "kvready.collectors.engine.transfers:observer"
+        if self.disk_bytes:
+            settings["spec_name"] = "DiskTierSpec"
+            settings["spec_module_path"] = "kvready.kernels.engine.disk_spec"
+            settings["disk_bytes"] = self.disk_bytes
+            if self.disk_folder is not None:
+                settings["disk_folder"] = str(self.disk_folder)
+            if self.observe:
+                settings["fetch_observer"] = "kvready.collectors.engine.fetches:observer"
         return {
             "kv_connector": "OffloadingConnector",
             "kv_role": "kv_both",
@@ -235,6 +264,8 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path("build/engine/bin/python"))
     parser.add_argument("--folder", type=Path, help="for sockets and the log (default: a new one)")
     parser.add_argument("--host-gib", type=float, default=4.0, help="host tier; 0 for none")
+    parser.add_argument("--disk-gib", type=float, default=0.0, help="disk tier below; 0 for none")
+    parser.add_argument("--mover", choices=MOVERS, default=MOVERS[0], help="of host loads")
     parser.add_argument("--no-observer", action="store_true")
     options = parser.parse_args()
     engine = Engine(
@@ -242,6 +273,8 @@ def main() -> None:
         model=options.model.resolve(),
         observe=not options.no_observer,
         host_bytes=int(options.host_gib * GIB),
+        disk_bytes=int(options.disk_gib * GIB),
+        mover=options.mover,
         **({"folder": options.folder} if options.folder else {}),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)

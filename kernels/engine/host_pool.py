@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,8 +32,10 @@ class HostPool:
         first_byte: int = 0,
         chunk_stride_bytes: int | None = None,
         page_stride_bytes: int | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
         self._memory = memory
+        self._release = release  # to be called when nothing here refers to the memory any more
         self._chunks = chunks
         self._slots = slots
         self._first_byte = first_byte
@@ -53,6 +55,14 @@ class HostPool:
         page_stride = -(-sum(tensor_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         memory = torch.zeros(chunks * slots * page_stride, dtype=torch.int8)
         return cls(memory, chunks, slots, tensor_bytes, page_stride_bytes=page_stride)
+
+    def close(self) -> None:
+        """Let go of the memory. Safe twice; no copy may be under way."""
+        self.tensors.clear()
+        self._memory = torch.empty(0, dtype=torch.int8)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def pools(
         self, hbm: Sequence[HbmTensor], tensors_by_group: Sequence[Sequence[TensorPage]]

@@ -51,8 +51,8 @@ def read_settings(extra_config: Mapping[str, Any]) -> MoverSettings:
         mover=_mover(extra_config, "mover"),
         store_mover=_mover(extra_config, "store_mover"),
         mover_file=Path(str(file)) if file else None,
-        check_every=_whole(extra_config, "check_every", CHECK_EVERY, 1 << 31),
-        gather_threads=_whole(extra_config, "gather_threads", 1, MAX_GATHER_THREADS),
+        check_every=whole(extra_config, "check_every", CHECK_EVERY, 1 << 31),
+        gather_threads=whole(extra_config, "gather_threads", 1, MAX_GATHER_THREADS),
     )
 
 
@@ -108,7 +108,8 @@ def _mover(extra_config: Mapping[str, Any], name: str) -> MoverName:
         ) from None
 
 
-def _whole(extra_config: Mapping[str, Any], name: str, default: int, most: int) -> int:
+def whole(extra_config: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    """A whole number of the settings, 1 to `most`. Raises `ValueError` naming it."""
     value = extra_config.get(name, default)
     if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"{name}={value!r} in kv_connector_extra_config: give 1 to {most}")

@@ -92,7 +92,7 @@ class TierCopies:
         """Give threads and memory back. Safe twice; no copy may be under way."""
         for mover in self._gathers.values():
             mover.close()
-        self._host.tensors.clear()
+        self._host.close()
 
     def _gather(self, direction: Direction, wanted: Sequence[Page]) -> Copied | None:
         """Gather the pages; None where that cannot be, and nothing was moved."""

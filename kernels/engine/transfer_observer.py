@@ -7,7 +7,8 @@ engine's own configuration, and the mover calls it once per worker.
 from __future__ import annotations
 
 import importlib
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 OBSERVER_SETTING = "transfer_observer"
 
@@ -46,17 +47,25 @@ def load_observer(dotted_path: str | None, rank: int, worker: int = 0) -> Transf
 
     `rank` is the engine's among its data-parallel peers, `worker` this process's within it.
     """
+    factory = load_factory(dotted_path, OBSERVER_SETTING)
+    if factory is None:
+        return None
+    observer: TransferObserver | None = factory(rank, worker)
+    return observer
+
+
+def load_factory(dotted_path: str | None, setting: str) -> Callable[..., Any] | None:
+    """What lies at `package.module:name`. Raises `ValueError` naming the setting."""
     if not dotted_path:
         return None
     module_name, colon, name = dotted_path.partition(":")
     try:
         if not colon:
             raise ImportError("no colon between module and name")
-        factory = getattr(importlib.import_module(module_name), name)
+        factory: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"{OBSERVER_SETTING}={dotted_path!r} in kv_connector_extra_config cannot be loaded "
+            f"{setting}={dotted_path!r} in kv_connector_extra_config cannot be loaded "
             f"({error}); write it as package.module:factory, or remove it"
         ) from error
-    observer: TransferObserver | None = factory(rank, worker)
-    return observer
+    return factory

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvready.collectors.engine.engine_facts import GroupPages
+from kvready.collectors.engine.fetches import Fetches
 from kvready.collectors.engine.publisher import RecordPublisher
 from kvready.collectors.engine.step_observer import StepObserver
 from kvready.collectors.engine.transfer_jobs import TransferJobs
@@ -160,7 +161,10 @@ def observe(
     note_finish: bool = False,
     workers: int = 1,
     kv_sequence: int | None = None,
+    fetches: Fetches | None = None,
 ) -> StepObserver:
     """An observer of a fake scheduler."""
     jobs = TransferJobs(PAGES, BLOCK_TOKENS, workers, note_finish)
-    return StepObserver(scheduler, described(not note_finish), jobs, publisher, lambda: kv_sequence)
+    return StepObserver(
+        scheduler, described(not note_finish), jobs, publisher, lambda: kv_sequence, fetches
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,9 @@ from scheduler_fakes import (
     transfers,
 )
 
+from kvready.collectors.engine import fetches as fetches_module
 from kvready.collectors.engine import step_observer as module
+from kvready.collectors.engine.fetches import FIRST_LOAD_ID, Fetches
 from kvready.collectors.engine.step_observer import Began, StepObserver
 from kvready.collectors.records import (
     MAX_WAITING_IDS,
@@ -33,6 +36,7 @@ from kvready.collectors.records import (
     FirstToken,
     LoadDecided,
     LoadFinished,
+    LoadStarted,
     Outcome,
     RequestArrived,
     RequestDeferred,
@@ -406,3 +410,52 @@ def test_a_priority_queue_is_told_in_the_order_of_priority() -> None:
     (planned,) = watched.published.of(BatchPlanned)
     assert isinstance(planned, BatchPlanned)
     assert planned.waiting == ("a", "b", "c")
+
+
+def test_what_the_disk_tier_did_goes_out_with_the_step_after_the_arrival_it_is_for() -> None:
+    fetches = Fetches()
+    watched = watch(fetches=fetches)
+    request = FakeRequest("r", num_prompt_tokens=70, block_hashes=[bytes(32)])
+    watched.arrive(request)
+    # The tier is asked while the scheduler schedules, before the observer looks.
+    fetches.decided(3, "r", True, 64, 2 * BLOCK_BYTES, 2, 100.005)
+    fetches.started(3, True, 100.006)
+    watched.schedule(scheduled({}))
+    fetches.finished(3, True, 100.006, 100.008, 2 * BLOCK_BYTES, 2)
+    watched.schedule(scheduled({}))
+    kinds = [type(record) for record in watched.published.records]
+    assert kinds == [RequestArrived, EngineDescribed, LoadDecided, LoadStarted, LoadFinished]
+    decided, started, finished = watched.published.records[2:]
+    assert decided == LoadDecided(
+        FIRST_LOAD_ID + 3, "r", Tier.DISK, Tier.HOST, 64, 2 * BLOCK_BYTES, 2, 100.005
+    )
+    assert started == LoadStarted(FIRST_LOAD_ID + 3, Tier.DISK, Tier.HOST, 100.006)
+    assert finished == LoadFinished(
+        FIRST_LOAD_ID + 3, Tier.DISK, Tier.HOST, 100.006, 100.008, 2 * BLOCK_BYTES, 2
+    )
+
+
+def test_news_of_a_disk_tier_that_nobody_takes_is_bounded_and_its_loss_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches_module, "MAX_WAITING_RECORDS", 3)
+    fetches = Fetches()
+    watched = watch(fetches=fetches)
+    for job in range(5):
+        fetches.started(job, False, 1.0 + job)
+    watched.schedule(scheduled({}))
+    assert len(watched.published.of(LoadStarted)) == 3
+    assert watched.published.lost == 2
+    assert fetches.take() == ([], 0)
+
+
+def test_a_ranks_disk_tier_tells_only_while_observing_is_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KVREADY_OBSERVER", "off")
+    assert fetches_module.observer(7) is None
+    monkeypatch.setenv("KVREADY_OBSERVER", str(tmp_path))
+    told = fetches_module.observer(7)
+    assert told is not None
+    assert fetches_module.fetches_of(7) is told
+    assert fetches_module.fetches_of(8) is None
