@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kvready.advisor.fitting import OnlineFit
 from kvready.collectors.records import BatchMember
@@ -32,6 +33,8 @@ DECODE_PRIOR = (
     PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
 )
 TYPICAL_DECODE = (1.0, 4.0, 4096.0)
+DECODE_TERMS = ("batch", "decode", "decode_context_token")
+PREFILL_TERMS = ("batch", "token", "token_pair", "decode", "decode_context_token")
 
 Features = tuple[float, float, float, float, float]
 
@@ -60,6 +63,13 @@ def batch_features(members: Iterable[BatchMember]) -> Features:
     )
 
 
+class ComputeFit(NamedTuple):
+    """Seconds per unit of each term, and the batches they were learned from."""
+
+    coefficients: dict[str, float]
+    observations: int
+
+
 class ComputeModel:
     """Seconds of a batch. Refits are triggered by counts, so that a replay repeats them.
 
@@ -76,6 +86,24 @@ class ComputeModel:
     def version(self) -> str:
         """Names the coefficients that a forecast was made with."""
         return f"{MODEL}.{self._refits}"
+
+    @property
+    def prefill_observations(self) -> int:
+        """Batches with prefill that were learned from."""
+        return self._prefill.observations
+
+    def fits(self) -> dict[str, ComputeFit]:
+        """What was learned, by kind of batch."""
+        return {
+            "prefill": ComputeFit(
+                dict(zip(PREFILL_TERMS, self._prefill.coefficients, strict=True)),
+                self._prefill.observations,
+            ),
+            "decode": ComputeFit(
+                dict(zip(DECODE_TERMS, self._decode.coefficients, strict=True)),
+                self._decode.observations,
+            ),
+        }
 
     def batch_seconds(self, members: Iterable[BatchMember]) -> float:
         """Predicted seconds from planning a batch to its results."""

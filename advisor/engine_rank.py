@@ -56,6 +56,7 @@ class EngineRank:
     def __init__(self, rank: int, shared: Shared) -> None:
         self.rank = rank
         self.engine: EngineDescribed | None = None
+        self.revision = 0  # rises with whatever was seen here
         self.requests = RequestTracker()
         self.steps = StepTimeline()
         self.forecaster = Forecaster(
@@ -75,6 +76,7 @@ class EngineRank:
 
     def take(self, record: Observed, moment: Moment) -> None:
         """One more fact."""
+        self.revision += 1
         match record:
             case BatchPlanned():
                 self._batch_planned(record, moment)
@@ -108,6 +110,7 @@ class EngineRank:
     def tick(self, moment: Moment) -> None:
         """Let time pass."""
         for load_id in self.requests.forget_stale_copies(moment[1]):
+            self.revision += 1
             self.forecaster.censor_load(load_id, moment)
 
     def restart(self, moment: Moment) -> None:

@@ -20,6 +20,7 @@ from kvready.advisor.rollforward import (
     UnderWay,
     first_token_seconds,
 )
+from kvready.advisor.shape_cells import compute_cell, load_cell, request_cell, token_bin
 from kvready.collectors.records import (
     BatchFinished,
     BatchPlanned,
@@ -91,7 +92,7 @@ class Forecaster:
             str(decided.load_id),
             decided.decided_seconds,
             self.mover.ordered_seconds(copy, open_copies),
-            f"{decided.source} {_byte_bin(decided.payload_bytes)}",
+            load_cell(decided.source, decided.payload_bytes),
             self.mover.model(decided.source, decided.destination).version,
             moment,
         )
@@ -115,13 +116,12 @@ class Forecaster:
         while len(self._planned) > MAX_PLANNED_BATCHES:
             self._planned.popitem(last=False)
         prefill_tokens = sum(m.new_tokens for m in batch.members if m.is_prefill)
-        cell = f"prefill {_token_bin(prefill_tokens)}" if prefill_tokens else "decode"
         self._write(
             Target.BATCH_COMPUTE,
             str(batch.step),
             batch.planned_seconds,
             self.compute.batch_seconds(batch.members),
-            cell,
+            compute_cell(prefill_tokens),
             self.compute.version,
             moment,
         )
@@ -142,26 +142,24 @@ class Forecaster:
     def arrived(self, state: RequestState, moment: Moment) -> None:
         """Forecast the time to first token, from arrival."""
         arrived = state.arrived
-        seconds = self._roll(state, moment)
+        seconds = self.roll(state, moment)
         if seconds is None:
             self.unforecast += 1
             return
         elapsed = max(0.0, moment[1] - arrived.arrived_seconds)
-        hit = "hit" if state.nominal_tokens else "miss"
-        cell = f"{hit} {_token_bin(arrived.prompt_tokens)}"
         self._write(
             Target.TTFT,
             arrived.request_id,
             arrived.arrived_seconds,
             elapsed + seconds,
-            cell,
+            request_cell(state),
             f"{ROLLFORWARD_MODEL}+{self.compute.version}",
             moment,
         )
 
     def scheduled(self, state: RequestState, record: RequestScheduled, moment: Moment) -> None:
         """Forecast the prefill, from first dispatch to first token."""
-        seconds = self._roll(state, moment)
+        seconds = self.roll(state, moment)
         if seconds is None:
             return
         self._write(
@@ -169,7 +167,7 @@ class Forecaster:
             record.request_id,
             record.scheduled_seconds,
             max(0.0, moment[1] - record.scheduled_seconds) + seconds,
-            _token_bin(state.remaining_prompt_tokens),
+            token_bin(state.remaining_prompt_tokens),
             f"{ROLLFORWARD_MODEL}+{self.compute.version}",
             moment,
         )
@@ -218,7 +216,11 @@ class Forecaster:
             return 0.0
         return self.compute.batch_seconds(latest.members)
 
-    def _roll(self, subject: RequestState, moment: Moment) -> float | None:
+    def roll(self, subject: RequestState, moment: Moment) -> float | None:
+        """Seconds from now until its first token, by rolling the engine forward; None: too far.
+
+        One that has not arrived is taken to arrive now.
+        """
         engine = self.engine
         if engine is None or not engine.block_tokens or not engine.supported_kv_state:
             return None
@@ -235,8 +237,11 @@ class Forecaster:
         model = self.mover.model(*INTO_HBM)
         backlog = self.mover.backlog_seconds(INTO_HBM, self._requests.copies.values(), moment[1])
         link = Link(backlog, model.submit_seconds, model.step_share)
+        states = list(self._requests.live.values())
+        if subject.arrived.request_id not in self._requests.live:
+            states.append(subject)
         return first_token_seconds(
-            [self._job(state, moment) for state in self._requests.live.values()],
+            [self._job(state, moment) for state in states],
             subject.arrived.request_id,
             limits,
             self.compute.batch_seconds,
@@ -321,18 +326,3 @@ class Forecaster:
         pair = self._ledger.censor(target, self._prefix + subject, moment[0])
         if pair is not None:
             self._on_pair(pair)
-
-
-def _token_bin(tokens: int) -> str:
-    """The power-of-two bin of a number of tokens, by its lower end."""
-    return f"≥{_floor_power(tokens):,} tokens"
-
-
-def _byte_bin(size: int) -> str:
-    """The power-of-two bin of a size, by its lower end."""
-    floor = _floor_power(size)
-    return f"≥{floor >> 20} MiB" if floor >> 20 else f"≥{floor >> 10} KiB"
-
-
-def _floor_power(quantity: int) -> int:
-    return 1 << (quantity.bit_length() - 1) if quantity > 0 else 0

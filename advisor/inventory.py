@@ -19,7 +19,7 @@ Each (publisher, rank, group) has one dict, hash -> counts by tier packed into o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -98,6 +98,7 @@ class Inventory:
 
     def __init__(self, max_live_blocks: int = MAX_LIVE_BLOCKS) -> None:
         self.counts: Counter[InventoryCount] = Counter()
+        self.version = 0  # rises with whatever may change an answer
         self._max_live_blocks = max_live_blocks
         self._shards: dict[ShardKey, _Shard] = {}
         self._known: dict[str, Knowledge] = {}  # by tap, at most MAX_PUBLISHERS
@@ -115,6 +116,7 @@ class Inventory:
         """Take one record; kinds that say nothing of blocks are ignored."""
         change = self._apply.get(type(record))
         if change is not None:
+            self.version += 1
             change(record)
 
     # What is known
@@ -188,6 +190,16 @@ class Inventory:
         tokens = {tier: count * size for tier, count in blocks.items()}
         degraded = self._known.get(shard.publisher) is not Knowledge.LIVE
         return TierPrefix(total, total * size, blocks, tokens, degraded)
+
+    def live(self, rank: int = 0, group: int = 0) -> Collection[int]:
+        """The hashes that are in some tier."""
+        shard = self._shard(None, rank, group)
+        return shard.live.keys() if shard is not None else ()
+
+    def block_tokens(self, rank: int = 0, group: int = 0) -> int:
+        """Tokens of a block; 0 until a store has told."""
+        shard = self._shard(None, rank, group)
+        return shard.block_tokens if shard is not None else 0
 
     def live_blocks(self, tier: Tier) -> int:
         """Different hashes in a tier, over all ranks and groups."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvready.advisor.asking import Readiness
+from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecaster import Moment
 from kvready.advisor.inventory import Knowledge
@@ -18,17 +20,20 @@ from kvready.advisor.plausible import is_plausible
 from kvready.collectors.records import (
     BlocksRemoved,
     BlocksStored,
+    CopyMethod,
     CountersScraped,
     EngineDescribed,
     Ingested,
     Observed,
     PromptTokensReported,
+    ReadinessAsked,
     RequestArrived,
     RequestReported,
     TapEvent,
     TapState,
     TapStatus,
     Tick,
+    Tier,
     TierCleared,
 )
 
@@ -55,6 +60,8 @@ class Pipeline:
         self.traffic = self._shared.traffic
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
+        self.readiness = Readiness(self.inventory, self.ranks)
+        self.moment: Moment = (0, 0.0)  # of the last record
         self.shed_records = 0  # of ranks beyond the bound
         self.refused_records = 0  # with figures that no engine can have meant
         self.last_ingest = 0
@@ -68,7 +75,7 @@ class Pipeline:
             self.refused_records += 1
             return
         self.ledger.expire(item.received_seconds)
-        moment = (item.ingest, item.received_seconds)
+        self.moment = moment = (item.ingest, item.received_seconds)
         match item.record:
             case Observed() as seen:
                 rank = self._rank(seen.rank)
@@ -81,8 +88,11 @@ class Pipeline:
                 self.inventory.apply(blocks)
                 self.outside.blocks(blocks)
                 observed = self.ranks.get(blocks.rank)
-                if observed is not None and isinstance(blocks, BlocksStored):
-                    observed.hits.store(blocks)
+                if isinstance(blocks, BlocksStored):
+                    if observed is not None:
+                        observed.hits.store(blocks)
+                    if blocks.content_keys:
+                        self.readiness.content.stored(blocks)
             case TapStatus() as status:
                 self._tap_status(status, moment)
             case Tick() as tick:
@@ -95,11 +105,24 @@ class Pipeline:
                 self.outside.step(step)
             case CountersScraped() as scrape:
                 self.outside.scrape(scrape)
+            case ReadinessAsked() as asked:
+                self.readiness.take(asked, moment)
 
     @property
     def engine(self) -> EngineDescribed | None:
         """What the engine is, as the first rank that said so described itself."""
         return next((rank.engine for rank in self.ranks.values() if rank.engine), None)
+
+    @property
+    def calibrations(self) -> list[CopyCalibration]:
+        """Each mover beside its prior; of several ranks, the one that is furthest from it."""
+        worst: dict[tuple[Tier, Tier, CopyMethod | None], CopyCalibration] = {}
+        for rank in self.ranks.values():
+            for one in rank.forecaster.mover.calibrations():
+                path = one.source, one.destination, one.method
+                if path not in worst or one.distance > worst[path].distance:
+                    worst[path] = one
+        return list(worst.values())
 
     @property
     def degraded(self) -> bool:

@@ -6,7 +6,8 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
-from kvready.collectors.records import AnyRecord, BatchPlanned
+from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.records import AnyRecord, BatchPlanned, ReadinessAsked
 
 MAX_SECONDS = 1e11  # both clocks stay below it for three thousand years
 MAX_COUNT = 1 << 48  # tokens, bytes and blocks; hashes are no counts
@@ -29,7 +30,17 @@ def is_plausible(record: msgspec.Struct) -> bool:
             0 <= member.new_tokens < MAX_COUNT and 0 <= member.context_tokens < MAX_COUNT
             for member in record.members
         )
+    if isinstance(record, ReadinessAsked):
+        return all(map(_is_plausible_question, record.candidates))
     return True
+
+
+def _is_plausible_question(asked: AskedCandidate) -> bool:
+    counts = [asked.prompt_tokens, asked.rank]
+    if asked.resource is not None:
+        counts += [*asked.resource.payload_bytes.values(), asked.resource.fragments]
+        counts.append(asked.resource.total_bytes)
+    return all(0 <= count < MAX_COUNT for count in counts)
 
 
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:

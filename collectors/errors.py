@@ -5,10 +5,13 @@ KvreadyError
 ├── TapError            a tap's endpoint can never deliver
 ├── RecordingError      a file is no recording, or of a format this version cannot read
 ├── UnsupportedEngine   an engine or version outside what was tested; we refuse rather than guess
+├── QuestionError       a question about readiness cannot be answered as it was put
 └── ServiceError        the sidecar cannot take its place (port in use, missing extra)
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 
 class KvreadyError(Exception):
@@ -29,6 +32,23 @@ class RecordingError(KvreadyError):
 
 class UnsupportedEngine(KvreadyError):
     """An engine or version outside what was tested."""
+
+
+class QuestionFault(StrEnum):
+    """What is wrong with a question."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    CONTENT_KEYS_OFF = "content-keys-off"
+    NOT_YET = "not-yet"  # the same question may be answered later
+
+
+class QuestionError(KvreadyError):
+    """A question about readiness cannot be answered as it was put."""
+
+    def __init__(self, fault: QuestionFault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class ServiceError(KvreadyError):

@@ -14,6 +14,7 @@ from kvready.collectors.records import (
     AnyRecord,
     CountersScraped,
     Ingested,
+    ReadinessAsked,
     TapEvent,
     TapState,
     TapStatus,
@@ -24,6 +25,7 @@ TICK_SECONDS = 1.0
 LOSS_FORGIVEN_AFTER_SECONDS = 60.0  # as a gap that a tap saw itself
 MAX_TICKS_AT_ONCE = 5  # a process that slept longer skips ticks rather than write a burst
 RECORDER_TAP = "recorder"
+API_TAP = "api"
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,10 @@ class Recorder:
                 news = _status(tap, TapEvent.HEALED, self._state_of(tap))
                 self._stamp(news, received_seconds, tap)
         self._stamp(record, received_seconds, tap)
+
+    def asked(self, question: ReadinessAsked, now_seconds: float) -> None:
+        """Give a question its place in ingest order; it says nothing of any tap."""
+        self._stamp(question, now_seconds, API_TAP)
 
     def dropped(self, tap: str, count: int, now_seconds: float) -> None:
         """Say that a full queue cost records, so that replays know it too; it taints for a while.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kvready.collectors.asked import AskedCandidate
 from kvready.collectors.names import (
     CopyMethod,
     CounterName,
@@ -316,6 +317,12 @@ class TapStatus(Record, frozen=True, tag="tap_status"):
     detail: str = ""
 
 
+class ReadinessAsked(Record, frozen=True, tag="readiness_asked"):
+    """Somebody asked when these would be ready; replays answer it again from the same state."""
+
+    candidates: tuple[AskedCandidate, ...]
+
+
 class Tick(Record, frozen=True, tag="tick"):
     """Written each second by the recorder, so that silence and stalls replay too."""
 
@@ -344,6 +351,7 @@ AnyRecord = (
     | BatchPlanned
     | BatchFinished
     | TapStatus
+    | ReadinessAsked
     | Tick
 )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from kvready.collectors.asked import AskedCandidate
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.records import (
     AnyRecord,
@@ -28,6 +29,7 @@ from kvready.collectors.records import (
     EngineDescribed,
     FirstToken,
     LoadDecided,
+    ReadinessAsked,
     RequestArrived,
     RequestDeferred,
     RequestFinished,
@@ -97,6 +99,9 @@ class Salter:
                     members=tuple(self._member(member) for member in record.members),
                     waiting=tuple(self._identifier(name) for name in record.waiting),
                 )
+            case ReadinessAsked():
+                candidates = tuple(self._candidate(one) for one in record.candidates)
+                return msgspec.structs.replace(record, candidates=candidates)
             case EngineDescribed():
                 return msgspec.structs.replace(record, model=_model_name(record.model))
             case CountersScraped():
@@ -137,6 +142,14 @@ class Salter:
 
     def _member(self, member: BatchMember) -> BatchMember:
         return msgspec.structs.replace(member, request_id=self._identifier(member.request_id))
+
+    def _candidate(self, asked: AskedCandidate) -> AskedCandidate:
+        return msgspec.structs.replace(
+            asked,
+            request_id=self._identifier(asked.request_id) if asked.request_id else "",
+            block_hashes=self._hashes(asked.block_hashes),
+            content_keys=self._hashes(asked.content_keys),
+        )
 
     def _hash(self, value: int) -> int:
         if not 0 <= value < 1 << 8 * HASH_BYTES:

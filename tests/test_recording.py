@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from story import ENGINE
 
+from kvready.collectors.asked import AskedCandidate
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.recording import (
     Provenance,
@@ -186,6 +187,8 @@ def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
             values[field.name] = {CounterName.STARTED_WALL_SECONDS: SECRET_WALL_SECONDS}
         elif field.name == "members":
             values[field.name] = (BatchMember(SECRET_TEXT, 1, 0, True),)
+        elif field.name == "candidates":
+            values[field.name] = (sample(AskedCandidate),)
         elif field.name == "waiting":
             values[field.name] = (SECRET_TEXT,)
         elif field.required:

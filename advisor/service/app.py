@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
 from kvready.advisor.report import Report, build_report, seen_drifts
-from kvready.advisor.service import problems
+from kvready.advisor.service import problems, readiness_api
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
     Alive,
@@ -102,6 +102,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
             headers={"content-security-policy": CONTENT_SECURITY_POLICY},
         )
 
+    readiness_api.install(app, sidecar)
     return app
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer.main
 
+from kvready.advisor import contract_schema
 from kvready.advisor.commands.app import app as command_line
 from kvready.advisor.engine_hazards import ENGINE_HAZARDS
 from kvready.advisor.pipeline import Pipeline
@@ -35,12 +36,13 @@ SNAPSHOT_VERSION = "snapshot"  # so that a release alone does not change the fil
 
 
 def documents() -> dict[str, str]:
-    """Every generated page by its file name."""
+    """Every generated page, and the contract's schema, by file name."""
     return {
         "metrics.md": metrics(),
         "settings.md": settings(),
         "cli.md": commands(),
         "vllm-counters.md": vllm_counters(),
+        "readiness.schema.json": json.dumps(contract_schema.document(), indent=1) + "\n",
     }
 
 

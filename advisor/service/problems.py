@@ -11,14 +11,47 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from kvready.advisor.service.models import Problem
-from kvready.collectors.errors import ServiceError
+from kvready.collectors.errors import QuestionError, QuestionFault, ServiceError
 
+TYPE_PREFIX = "urn:kvready:problem:"
+STATUS = {
+    QuestionFault.MALFORMED: 422,
+    QuestionFault.CONTENT_KEYS_OFF: 422,
+    QuestionFault.TOO_LARGE: 413,
+    QuestionFault.NOT_YET: 503,
+}
+RETRY_SECONDS = 1
 MEDIA_TYPE = "application/problem+json"
 UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "Not now"}}
 REFUSED: dict[int | str, dict[str, Any]] = {
     422: {"model": Problem, "description": "A parameter is wrong"},
     **UNAVAILABLE,
 }
+READINESS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text}
+    for status, text in {
+        400: "The question ended early",
+        401: "The token is missing or wrong",
+        403: "No token is set, and one is needed beyond loopback",
+        408: "The question came too slowly",
+        413: "Too much at once",
+        415: "Not JSON",
+        422: "The question is malformed, or names blocks by their content where keys are off",
+        503: "Not now",
+        504: "Too busy to answer in time",
+    }.items()
+}
+
+
+def of_question(error: QuestionError) -> Problem:
+    """What is wrong with a question, as a document."""
+    status = STATUS[error.fault]
+    return Problem(
+        type=TYPE_PREFIX + error.fault,
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=str(error),
+    )
 
 
 def problem(status: int, detail: str) -> JSONResponse:
@@ -33,6 +66,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ServiceError)
     async def unavailable(request: Request, error: ServiceError) -> JSONResponse:
         return problem(503, str(error))
+
+    @app.exception_handler(QuestionError)
+    async def unanswerable(request: Request, error: QuestionError) -> JSONResponse:
+        body = of_question(error)
+        headers = {"retry-after": str(RETRY_SECONDS)} if body.status == 503 else None
+        return JSONResponse(body.model_dump(), body.status, headers, MEDIA_TYPE)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import uvicorn
 
+from kvready.advisor.link_curves import priors_of
+from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service.app import create_app
+from kvready.advisor.service.readiness_socket import readiness_socket
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
@@ -24,10 +27,13 @@ from kvready.advisor.version import VERSION
 from kvready.collectors.endpoint import bracketed
 from kvready.collectors.errors import ServiceError, TapError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
+from kvready.kernels.profile_source import profile_from
 
 MAX_CONNECTIONS = 64
 GRACE_SECONDS = 2
 BACKLOG = 64
+# Threads hand over more often than by default (5 ms): an answer passes through three of them.
+SWITCH_SECONDS = 0.0005
 
 Say = Callable[[str], None]
 
@@ -37,6 +43,7 @@ def serve(settings: Settings, say: Say) -> None:
     with listening(settings) as listener, attached(settings) as sidecar:
         taps = ", ".join(collector.name for collector in sidecar.collectors)
         say(f"taps: {taps}")
+        say(f"loads start from {sidecar.pipeline.priors.described}")
         answer(sidecar, listener, say)
 
 
@@ -70,7 +77,9 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
     sidecar.on_fault = end
     host, port = listener.getsockname()[:2]
     say(f"serving on http://{bracketed(host)}:{port}")
-    with _signals(end):
+    path = sidecar.settings.api.readiness_socket
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with readiness_socket(path, sidecar), _signals(end):
         server.run(sockets=[listener])
     _raise_fault(sidecar)
 
@@ -100,11 +109,13 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
 @contextmanager
 def attached(settings: Settings) -> Iterator[Sidecar]:
     """A started sidecar, stopped at the end whatever happens."""
+    place = settings.calibration.link_profile
+    priors = NO_PROFILE if place is None else priors_of(profile_from(place))
     taps = build_taps(settings.taps)
     path = settings.recording.path
     tally = PairTally()
-    writer = open_recording(path) if path else None
-    sidecar = Sidecar(settings, Pipeline(tally), tally, taps, writer=writer)
+    writer = open_recording(path, priors) if path else None
+    sidecar = Sidecar(settings, Pipeline(tally, priors), tally, taps, writer=writer)
     try:
         try:
             sidecar.start()
@@ -117,10 +128,13 @@ def attached(settings: Settings) -> Iterator[Sidecar]:
         sidecar.stop()
 
 
-def open_recording(path: Path) -> RecordingWriter:
+def open_recording(path: Path, priors: LoadPriors) -> RecordingWriter:
     """A new recording of a real engine."""
     header = RecordingHeader(
-        provenance=Provenance.REAL, created_wall_seconds=time.time(), kvready_version=VERSION
+        provenance=Provenance.REAL,
+        created_wall_seconds=time.time(),
+        kvready_version=VERSION,
+        conditions={"loads start from": priors.described},
     )
     return RecordingWriter(path, header)
 

@@ -39,6 +39,7 @@ YIELD_SECONDS = 0.0005
 INGEST_BATCH_RECORDS = 512
 MAX_QUESTIONS = 256
 ANSWER_SECONDS = 5.0
+ANSWERING_SECONDS = 0.02  # at a stretch: then records are taken in again
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 30.0  # a full queue takes seconds to ingest
 
@@ -123,8 +124,8 @@ class Sidecar:
         for collector in self.collectors:
             collector.stop()
 
-    def ask(self, question: Callable[[], T]) -> T:
-        """Run `question` in the ingest thread. Raises `ServiceError` when no answer comes."""
+    def submit(self, question: Callable[[], T]) -> Future[T]:
+        """Have `question` run in the ingest thread. Raises `ServiceError` when it will not."""
         future: Future[T] = Future()
         if not self._ingest.is_alive():
             raise ServiceError("the sidecar is not running; restart it")
@@ -133,6 +134,11 @@ class Sidecar:
         except queue.Full:
             raise ServiceError("too many questions at once; ask less often") from None
         self.intake.wake()
+        return future
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Its answer. Raises `ServiceError` when none comes."""
+        future = self.submit(question)
         try:
             return future.result(ANSWER_SECONDS)
         except TimeoutError:
@@ -238,7 +244,8 @@ class Sidecar:
                 collector.lost(count)
 
     def _answer_questions(self) -> None:
-        for _ in range(MAX_QUESTIONS):
+        ends_seconds = time.monotonic() + ANSWERING_SECONDS
+        while time.monotonic() < ends_seconds:
             try:
                 future, question = self._questions.get_nowait()
             except queue.Empty:
@@ -249,6 +256,7 @@ class Sidecar:
                 future.set_result(question())
             except Exception as error:  # noqa: BLE001 - the asker gets it, whatever it is
                 future.set_exception(error)
+        self.intake.wake()  # records first, then what is left of the questions
 
     def _refuse_questions(self) -> None:
         while True:

@@ -1,0 +1,239 @@
+"""Questions about readiness, answered from what the pipeline knows at one moment. Pure.
+
+An answer depends on the records before it alone, so that a replay repeats it byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kvready.advisor.content_index import ContentIndex
+from kvready.advisor.contract import Answer, Answers, Evidence, InTime, Question, Tokens
+from kvready.advisor.decision import (
+    ANYTHING,
+    UNSAID,
+    Decision,
+    Reason,
+    Tolerates,
+    Verdict,
+    decide,
+)
+from kvready.advisor.engine_estimates import EngineEstimates, ResourceEstimates
+from kvready.advisor.engine_rank import EngineRank
+from kvready.advisor.forecaster import Moment
+from kvready.advisor.holding import Holding
+from kvready.advisor.inventory import Inventory
+from kvready.advisor.ledger import NOMINAL_COVERAGE
+from kvready.advisor.matching import Matcher
+from kvready.advisor.questions import ContentKeys, asked_of
+from kvready.advisor.ranges import NOTHING, Range
+from kvready.advisor.requests import RequestState
+from kvready.advisor.ways import Way, WayName
+from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.records import ReadinessAsked, Tier
+
+MAX_REMEMBERED_SHAPES = 4_096  # answers of one moment, by where the parts are
+# While requests are under way time changes what is foreseen; for so long it is not computed anew.
+ESTIMATES_AGE_SECONDS = 0.02
+
+FIRST_RANK = 0  # always there
+
+Key = tuple[Holding, Tolerates, float | None]
+
+
+class Readiness:
+    """Answers for all ranks of one engine. Reads the pipeline's parts and changes none."""
+
+    def __init__(self, inventory: Inventory, ranks: Mapping[int, EngineRank]) -> None:
+        self.content = ContentIndex(inventory)
+        self.latest: Answers | None = None
+        self.asked = 0  # calls
+        self._inventory = inventory
+        self._ranks = ranks
+        self._matcher = Matcher(inventory, self.content)
+        self._desks: dict[int, _Desk] = {}
+
+    def ask(self, question: Question, moment: Moment) -> Answers:
+        """The same in process: nothing is recorded. Raises `QuestionError`."""
+        keys = ContentKeys(not self.content.is_empty, self.block_tokens)
+        return with_ids(self.answer(asked_of(question, keys), moment), question)
+
+    def block_tokens(self, rank: int) -> int:
+        """Tokens of a block; 0 until the engine has told."""
+        known = self._ranks.get(rank)
+        if known is not None and known.engine is not None:
+            return known.engine.block_tokens
+        return self._inventory.block_tokens(rank)
+
+    def take(self, asked: ReadinessAsked, moment: Moment) -> None:
+        """Answer a question in its place in ingest order."""
+        self.latest = self.answer(asked, moment)
+
+    def answer(self, asked: ReadinessAsked, moment: Moment) -> Answers:
+        """One answer per candidate, in order."""
+        self.asked += 1
+        return Answers(
+            tuple([self._answer(one, moment) for one in asked.candidates]), ingest=moment[0]
+        )
+
+    def _answer(self, asked: AskedCandidate, moment: Moment) -> Answer:
+        rank = self._ranks.get(asked.rank)
+        if rank is None:  # nothing was ever heard of it
+            reason = Reason.UNKNOWN_REQUEST if asked.request_id else Reason.UNKNOWN_RESIDENCY
+            return _unsaid(reason, self._desk(self._ranks[FIRST_RANK], moment).estimates)
+        desk = self._desk(rank, moment)
+        holding = self._matcher.holding(asked, rank, desk.estimates)
+        if isinstance(holding, Reason):
+            return _unsaid(holding, desk.estimates)
+        if asked.request_id:
+            return desk.answer_of_request(asked, holding, rank.requests.live[asked.request_id])
+        return desk.answer(asked, holding)
+
+    def _desk(self, rank: EngineRank, moment: Moment) -> _Desk:
+        """The estimates of a rank, made anew when anything was seen there or time has passed."""
+        desk = self._desks.get(rank.rank)
+        if desk is None or desk.is_old(rank, moment):
+            desk = self._desks[rank.rank] = _Desk(rank, moment)
+        return desk
+
+
+class _Desk:
+    """One rank's estimates of one moment, with the answers already worked out from them."""
+
+    def __init__(self, rank: EngineRank, moment: Moment) -> None:
+        self.estimates = EngineEstimates(rank, moment)
+        self._of_resources = ResourceEstimates(rank, moment)
+        self._revision = rank.revision
+        self._answers: dict[Key, Answer] = {}
+
+    def is_old(self, rank: EngineRank, moment: Moment) -> bool:
+        """Whether what was estimated may have changed."""
+        if rank.revision != self._revision:
+            return True
+        waits = bool(rank.requests.live or rank.requests.copies)
+        return waits and moment[1] - self.estimates.moment[1] > ESTIMATES_AGE_SECONDS
+
+    def answer(self, asked: AskedCandidate, holding: Holding) -> Answer:
+        """Worked out once for all candidates whose parts lie alike."""
+        tolerates = _tolerates(asked)
+        key = (holding, tolerates, asked.deadline_seconds)
+        known = self._answers.get(key)
+        if known is None:
+            known = self._work_out(holding, tolerates, asked.deadline_seconds, None)
+            if len(self._answers) < MAX_REMEMBERED_SHAPES:
+                self._answers[key] = known
+        return known
+
+    def answer_of_request(
+        self, asked: AskedCandidate, holding: Holding, state: RequestState
+    ) -> Answer:
+        """A live request has a place in the queue of its own."""
+        own = self.estimates.own_seconds(holding) if self.estimates.is_known else None
+        queue = self.estimates.queue_of(state, own) if own is not None else None
+        return self._work_out(holding, _tolerates(asked), asked.deadline_seconds, queue)
+
+    def _work_out(
+        self,
+        holding: Holding,
+        tolerates: Tolerates,
+        deadline_seconds: float | None,
+        queue: Range | None,
+    ) -> Answer:
+        estimates = self.estimates if holding.recomputable else self._of_resources
+        if not estimates.is_known and holding.recomputable and not holding.is_ready:
+            verdict = UNSAID[Reason.UNKNOWN_ENGINE]
+        else:
+            verdict = decide(holding, estimates, tolerates, queue)
+        ready = ready_seconds(verdict)
+        supported = verdict.reason is not Reason.UNSUPPORTED
+        return Answer(
+            id="",
+            decision=verdict.decision,
+            reason=verdict.reason,
+            ready_seconds=ready,
+            in_time=_in_time(ready, deadline_seconds),
+            tokens=_tokens(holding) if holding.recomputable and supported else None,
+            degraded=holding.degraded,
+            ways=verdict.ways,
+            not_included=verdict.not_included,
+            break_even=verdict.break_even,
+            interference=verdict.interference,
+            tolerated=verdict.tolerated,
+            nominal_coverage=NOMINAL_COVERAGE,
+            model_version=estimates.model_version,
+            calibration_id=estimates.calibration_id,
+            evidence=estimates.evidence(holding),
+        )
+
+
+def ready_seconds(verdict: Verdict) -> Range | None:
+    """The range of the way that was decided on; the engine's own loads what it can."""
+    if verdict.decision is Decision.USE:
+        return NOTHING
+    by_name: dict[str, Way] = {way.way: way for way in verdict.ways}
+    if verdict.decision is Decision.ENGINES_WAY:
+        chosen = by_name.get(WayName.LOAD) or by_name.get(WayName.RECOMPUTE)
+    else:
+        chosen = by_name.get(verdict.decision)
+    return chosen.ready_seconds if chosen is not None else None
+
+
+def with_ids(answers: Answers, question: Question) -> Answers:
+    """The caller's own names on the answers; recordings do not hold them."""
+    if not any(one.id for one in question.candidates):
+        return answers
+    named = tuple(
+        msgspec.structs.replace(answer, id=one.id) if one.id else answer
+        for answer, one in zip(answers.answers, question.candidates, strict=True)
+    )
+    return msgspec.structs.replace(answers, answers=named)
+
+
+def _unsaid(reason: Reason, estimates: EngineEstimates) -> Answer:
+    return Answer(
+        id="",
+        decision=Decision.NONE,
+        reason=reason,
+        ready_seconds=None,
+        in_time=None,
+        tokens=None,
+        degraded=False,
+        ways=(),
+        not_included=(),
+        break_even=None,
+        interference=None,
+        tolerated=None,
+        nominal_coverage=NOMINAL_COVERAGE,
+        model_version=estimates.model_version,
+        calibration_id=estimates.calibration_id,
+        evidence=Evidence.ASSUMED,
+    )
+
+
+def _tolerates(asked: AskedCandidate) -> Tolerates:
+    if asked.sm_share is asked.prefill_slowdown is asked.decode_slowdown is None:
+        return ANYTHING
+    return Tolerates(asked.sm_share, asked.prefill_slowdown, asked.decode_slowdown)
+
+
+def _in_time(ready: Range | None, deadline_seconds: float | None) -> InTime | None:
+    if ready is None or deadline_seconds is None:
+        return None
+    if ready.high <= deadline_seconds:
+        return InTime.YES
+    return InTime.NO if ready.low > deadline_seconds else InTime.UNSURE
+
+
+def _tokens(holding: Holding) -> Tokens:
+    lower = {portion.tier: portion.tokens for portion in holding.portions}
+    return Tokens(
+        hbm=holding.hbm_tokens,
+        host=lower.get(Tier.HOST, 0),
+        disk=lower.get(Tier.DISK, 0),
+        remote=lower.get(Tier.REMOTE, 0),
+        in_flight=holding.in_flight_tokens,
+        missing=holding.missing_tokens,
+        unknown=holding.unknown_tokens,
+    )

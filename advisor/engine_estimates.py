@@ -1,0 +1,254 @@
+"""One rank's models at one moment, as a decision asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvready.advisor.contract import Evidence
+from kvready.advisor.engine_rank import ASSUMED_CHUNK_TOKENS, EngineRank
+from kvready.advisor.estimates import Interference
+from kvready.advisor.forecaster import Moment
+from kvready.advisor.holding import Holding, Portion
+from kvready.advisor.ledger import Target
+from kvready.advisor.load_priors import PriorKind
+from kvready.advisor.ranges import NOTHING, Range, ordered, total
+from kvready.advisor.readiness import LoadModel
+from kvready.advisor.requests import Copy, RequestState
+from kvready.advisor.shape_cells import compute_cell, load_cell, request_cell
+from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tier
+
+MAX_LEADERS = 16  # whose first token is rolled forward for one set of estimates
+UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
+UNKNOWN_INTERFERENCE = Interference()
+INTO_HBM = (Tier.HOST, Tier.HBM)
+
+
+class EngineEstimates:
+    """Computes each thing once, when it is first wanted."""
+
+    def __init__(
+        self,
+        rank: EngineRank,
+        moment: Moment,
+        interference: Interference = UNKNOWN_INTERFERENCE,
+    ) -> None:
+        engine = rank.engine
+        self.rank = rank.rank
+        self.moment = moment
+        self.is_known = engine is not None
+        self.supported = engine is None or engine.supported_kv_state
+        self.overlap = engine.overlap if engine else OverlapMode.BEFORE_ADMISSION
+        self.layers = engine.layers if engine else 0
+        self.block_tokens = engine.block_tokens if engine else 0
+        self.interference = interference
+        self._engine_rank = rank
+        self._forecaster = rank.forecaster
+        self._block_bytes = self.block_tokens * engine.kv_bytes_per_token if engine else 0
+        self._block_fragments = engine.host_fragments_per_block if engine else 0
+        self._chunk = (engine.batch_token_limit if engine else 0) or ASSUMED_CHUNK_TOKENS
+        self._queue: Range | None = None
+        self._has_queue = False
+        self._link_wait: Range | None = None
+        self._leaders: dict[str, Range | None] = {}
+        self._prefills: dict[tuple[int, int], Range] = {}
+
+    def portion(self, tier: Tier, blocks: int) -> Portion:
+        """So many blocks of KV in a lower tier."""
+        return Portion(
+            tier,
+            blocks * self._block_bytes,
+            max(1, blocks * self._block_fragments),
+            blocks * self.block_tokens,
+        )
+
+    # Loads
+
+    def load_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
+        """A copy into HBM: straight, where the engine was seen to do so, else from host memory."""
+        straight = self._straight(source)
+        if straight is None:
+            source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
+        seconds = straight.service_seconds(payload_bytes, fragments)
+        return self._around(Target.LOAD, load_cell(source, payload_bytes), seconds)
+
+    def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
+        """Into host memory first. None: no such copy was seen, and no profile names the path."""
+        if source is Tier.HOST or self._straight(source) is not None:
+            return NOTHING
+        model = self._forecaster.mover.model(source, Tier.HOST)
+        if not _is_founded(model):
+            return None
+        seconds = model.service_seconds(payload_bytes, fragments)
+        return self._around(Target.FETCH, load_cell(source, payload_bytes), seconds)
+
+    def link_wait_seconds(self) -> Range:
+        """What the mover still has to do, and its share of the step that is under way."""
+        if self._link_wait is None:
+            rank, mover = self._engine_rank, self._forecaster.mover
+            backlog = mover.backlog_seconds(INTO_HBM, rank.requests.copies.values(), self.moment[1])
+            busy = any(state.is_running for state in rank.requests.live.values())
+            step = rank.steps.median_step_seconds if busy else 0.0
+            seconds = mover.model(*INTO_HBM).wait_seconds(step, backlog)
+            self._link_wait = self._around(Target.LOAD, load_cell(Tier.HOST, 0), seconds)
+        return self._link_wait
+
+    def copies_ready(self, copies: Sequence[Copy]) -> Range:
+        """Until all of these are usable."""
+        mover = self._forecaster.mover
+        size = sum(copy.decided.payload_bytes for copy in copies)
+        seconds = max(mover.left_seconds(copy, self.moment[1]) for copy in copies)
+        return self._around(Target.LOAD, load_cell(copies[0].decided.source, size), seconds)
+
+    # Compute and queue
+
+    def prefill_seconds(self, new_tokens: int, context_tokens: int) -> Range:
+        """Alone, in the engine's chunks."""
+        shape = (new_tokens, context_tokens)
+        known = self._prefills.get(shape)
+        if known is None:
+            seconds = self._forecaster.compute.recompute_seconds(*shape, self._chunk)
+            cell = compute_cell(min(new_tokens, self._chunk))
+            known = self._prefills[shape] = self._around(Target.BATCH_COMPUTE, cell, seconds)
+        return known
+
+    def queue_seconds(self) -> Range | None:
+        """Of a request that comes now: its roll forward, less what it computes itself."""
+        if not self._has_queue:
+            self._has_queue = True
+            tokens = self.block_tokens or 1
+            probe = RequestState(
+                RequestArrived("", Surface.SCHEDULER, self.moment[1], tokens, output_token_limit=1)
+            )
+            probe.nominal_tokens = 0
+            self._queue = self.queue_of(probe, self.prefill_seconds(tokens, 0))
+        return self._queue
+
+    def queue_of(self, state: RequestState, own: Range) -> Range | None:
+        """What a request waits beyond its own work: its forecast as of now, less that work."""
+        whole = self._first_token(state)
+        if whole is None:
+            return None
+        return ordered(whole.p50 - own.p50, whole.low - own.low, whole.high - own.high)
+
+    def own_seconds(self, holding: Holding) -> Range | None:
+        """What the engine does for a request by itself: loads what it can, computes the rest."""
+        rest = holding.missing_tokens + holding.unknown_tokens
+        parts = [self.prefill_seconds(rest, holding.prompt_tokens - rest)]
+        for portion in holding.portions:
+            for seconds in (
+                self.load_seconds(portion.tier, portion.payload_bytes, portion.fragments),
+                self.fetch_seconds(portion.tier, portion.payload_bytes, portion.fragments),
+            ):
+                if seconds is None:
+                    return None
+                parts.append(seconds)
+        if holding.portions:
+            parts.append(self.link_wait_seconds())
+        return total(*parts)
+
+    def has_other_work(self) -> bool | None:
+        """Whether somebody waits or runs; unknown where nothing tells of requests."""
+        if not self._engine_rank.revision:
+            return None
+        return bool(self._engine_rank.requests.live)
+
+    def in_flight(self, block_hashes: Sequence[int], request_id: str) -> tuple[int, Range | None]:
+        """How many of these blocks, from the front, other requests bring, and when they are here.
+
+        The range is None where the last of them cannot be foreseen.
+        """
+        producer = self._engine_rank.hits.pending.producer
+        blocks = 0
+        leader = ""
+        for block_hash in block_hashes:
+            found = producer(block_hash)
+            if found is None or found == request_id:
+                break
+            leader = found
+            blocks += 1
+        return blocks, self._leader_ready(leader) if blocks else None
+
+    def _leader_ready(self, request_id: str) -> Range | None:
+        if request_id not in self._leaders:
+            if len(self._leaders) >= MAX_LEADERS:
+                return None
+            state = self._engine_rank.requests.live.get(request_id)
+            self._leaders[request_id] = self._first_token(state) if state is not None else None
+        return self._leaders[request_id]
+
+    def _first_token(self, state: RequestState) -> Range | None:
+        """From now, by the same forecast that is written when a request arrives."""
+        if not self._engine_rank.revision:
+            return None
+        seconds = self._forecaster.roll(state, self.moment)
+        if seconds is None:
+            return None
+        elapsed = max(0.0, self.moment[1] - state.arrived.arrived_seconds)
+        whole = self._around(Target.TTFT, request_cell(state), elapsed + seconds)
+        return ordered(whole.p50 - elapsed, whole.low - elapsed, whole.high - elapsed)
+
+    # What it rests on
+
+    @property
+    def model_version(self) -> str:
+        """Names the coefficients that the figures were made with."""
+        forecaster = self._forecaster
+        return f"{forecaster.mover.model(*INTO_HBM).version}+{forecaster.compute.version}"
+
+    @property
+    def calibration_id(self) -> str | None:
+        """The link profile behind the loads."""
+        return self._forecaster.mover.calibration_id or None
+
+    def evidence(self, holding: Holding) -> Evidence:
+        """The weakest kind that the figures of this holding rest on."""
+        if not holding.recomputable:
+            return Evidence.ASSUMED  # no load of such a thing was ever seen to its end
+        if not self._forecaster.compute.prefill_observations:
+            return Evidence.ASSUMED
+        kinds = {self._load_evidence(portion.tier) for portion in holding.portions}
+        for kind in (Evidence.ASSUMED, Evidence.PUBLISHED):
+            if kind in kinds:
+                return kind
+        return Evidence.MEASURED
+
+    def _load_evidence(self, source: Tier) -> Evidence:
+        model = self._straight(source) or self._forecaster.mover.model(*INTO_HBM)
+        mover = model.mover(model.expected_method)
+        if mover.copies or mover.prior.kind is PriorKind.MEASURED:
+            return Evidence.MEASURED
+        if mover.prior.kind is PriorKind.PUBLISHED:
+            return Evidence.PUBLISHED
+        return Evidence.ASSUMED
+
+    def _straight(self, source: Tier) -> LoadModel | None:
+        if source is Tier.HOST:
+            return self._forecaster.mover.model(*INTO_HBM)
+        model = self._forecaster.mover.models.get((source, Tier.HBM))
+        return model if model is not None and _is_founded(model) else None
+
+    def _around(self, target: Target, cell: str, seconds: float) -> Range:
+        if seconds <= 0.0:
+            return NOTHING
+        outlook = self._forecaster.intervals[target].around(cell, seconds)
+        return Range(outlook.p50_seconds, outlook.low_seconds, outlook.high_seconds)
+
+
+class ResourceEstimates(EngineEstimates):
+    """Of what takes the path that KV takes, but of which no load was ever seen to its end.
+
+    The size and the fragments say as much as they say of KV; the interval is that of ignorance.
+    """
+
+    def queue_seconds(self) -> Range | None:
+        """No scheduler stands before it."""
+        return NOTHING
+
+    def _around(self, target: Target, cell: str, seconds: float) -> Range:
+        return Range(seconds, seconds / UNSEEN_FACTOR, seconds * UNSEEN_FACTOR)
+
+
+def _is_founded(model: LoadModel) -> bool:
+    """Whether anything was measured or published of this path."""
+    mover = model.mover(model.expected_method)
+    return bool(mover.copies) or mover.prior.kind is not PriorKind.GENERIC

@@ -1,0 +1,45 @@
+"""What a decision needs to know of an engine, and nothing about how it is known."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from kvready.advisor.ranges import Range
+from kvready.collectors.records import OverlapMode, Tier
+
+
+class Interference(msgspec.Struct, frozen=True, gc=False):
+    """What a load costs those that compute beside it; None: not measured, which is not zero."""
+
+    sm_share: float | None = None
+    prefill_slowdown: float | None = None  # step beside a load over a quiet step; 1 is none
+    decode_slowdown: float | None = None
+
+
+class Estimates(Protocol):
+    """One engine rank at one moment. Ranges are in seconds; None stands for unknown."""
+
+    overlap: OverlapMode
+    layers: int
+    block_tokens: int
+    interference: Interference
+
+    def load_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
+        """A copy into HBM from its nearest lower tier, without the wait for the mover."""
+
+    def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
+        """The hops before that: from disk or remote into host memory. Nothing for the host tier."""
+
+    def link_wait_seconds(self) -> Range:
+        """Until the mover takes up a copy that is ordered now."""
+
+    def prefill_seconds(self, new_tokens: int, context_tokens: int) -> Range:
+        """Computing so many tokens after a context, alone."""
+
+    def queue_seconds(self) -> Range | None:
+        """Until the scheduler takes up a request that comes now."""
+
+    def has_other_work(self) -> bool | None:
+        """Whether other requests could run meanwhile."""
