@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from pathlib import Path
 
@@ -17,6 +18,15 @@ SOURCE = Path(__file__).parent / "gpu" / "fake_cuda.c"
 def give_up(missing: str) -> None:
     """Skip here, fail where everything must be there."""
     (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+
+
+def require_triton() -> None:
+    """torch and triton, or no test."""
+    for name in ("torch", "triton"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            give_up(f"{name} is missing; pip install 'kvready[gpu]'")
 
 
 class FakeCuda:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from fake_cuda import SOURCE, FakeCuda, give_up
+from fake_cuda import SOURCE, FakeCuda, give_up, require_triton
 
 
 @pytest.fixture(scope="session")
@@ -37,14 +37,6 @@ def cuda(fake_library: Path, tmp_path: Path) -> Iterator[FakeCuda]:
     yield fake
     assert fake.told("legacy_orders") == 0
     assert fake.told("without_context") == 0
-
-
-def require_triton() -> None:
-    for name in ("torch", "triton"):
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            give_up(f"{name} is missing; pip install 'kvready[gpu]'")
 
 
 @pytest.fixture(scope="session")
