@@ -30,10 +30,9 @@ OWN_QUANTILE_OUTCOMES = 100.0  # at so many a cell's own quantile weighs half
 EARNED_OVER = 32.0  # outcomes over which a correction must have brought predictions nearer
 LARGEST_VOTE = 0.1  # by which one outcome speaks for or against corrections
 WARM_UP_OUTCOMES = 20  # the first ones judge a model that each of them has changed since
-NOVELTY = 2.0  # how much more variance a cell without outcomes has
 ADAPT_RATE = 0.01  # of a tail, per outcome
-LOWEST_TAIL = 0.004
-HIGHEST_TAIL = 0.15
+NARROWEST_TAIL = 0.08  # of the nominal one
+WIDEST_TAIL = 3.0
 
 FLOOR_SECONDS = 1e-4  # added to both sides of the ratio: nothing is predicted finer than this
 SMALLEST_SPREAD = 0.01
@@ -69,7 +68,6 @@ class Intervals:
         """The prediction, corrected, with its bounds; hand the outcome to what is returned."""
         cell = self._cells.get(self._name(shape_cell)) or Cell(self.tail)
         spread = _spread(cell.offsets, _spread(self._levels, self._prior_spread))
-        novelty = NOVELTY * _trust(len(self._levels)) * (1.0 - _trust(len(cell.standard)))
         low = self._standard.lower(cell.low_tail)
         middle = self._standard.median()
         high = self._standard.upper(cell.high_tail)
@@ -86,7 +84,7 @@ class Intervals:
         frame = Frame(
             proposed,
             proposed if corrected else 0.0,
-            spread * math.sqrt(1.0 + novelty),
+            spread,
             min(low, middle),
             middle,
             max(high, middle),
@@ -119,6 +117,10 @@ class Intervals:
         if found is None:
             found = self._cells[name] = Cell(self.tail)
         return found
+
+    def bounded(self, tail: float) -> float:
+        """A tail's rate of misses, kept near the nominal one."""
+        return min(max(tail, NARROWEST_TAIL * self.tail), WIDEST_TAIL * self.tail, 0.5)
 
     def _name(self, shape_cell: str) -> str:
         known = shape_cell in self._cells or len(self._cells) < MAX_CELLS - 1
@@ -193,13 +195,13 @@ class Interval:
         self._correct(actual_seconds)
         if actual_seconds <= self.high_seconds:  # news of it came late, not the outcome
             cell = self._intervals.cell(self.shape_cell)
-            cell.high_tail = _bounded(cell.high_tail + ADAPT_RATE)
+            cell.high_tail = self._intervals.bounded(cell.high_tail + ADAPT_RATE)
 
     def _learn(self, seconds: float, high_miss: bool, low_miss: bool) -> None:
-        cell, tail = self._intervals.cell(self.shape_cell), self._intervals.tail
-        cell.high_tail = _bounded(cell.high_tail + ADAPT_RATE * (tail - high_miss))
-        cell.low_tail = _bounded(cell.low_tail + ADAPT_RATE * (tail - low_miss))
-        self._places = self._intervals.take(self, self._score(seconds), high_miss or low_miss)
+        owner, cell = self._intervals, self._intervals.cell(self.shape_cell)
+        cell.high_tail = owner.bounded(cell.high_tail + ADAPT_RATE * (owner.tail - high_miss))
+        cell.low_tail = owner.bounded(cell.low_tail + ADAPT_RATE * (owner.tail - low_miss))
+        self._places = owner.take(self, self._score(seconds), high_miss or low_miss)
 
     def _correct(self, seconds: float) -> None:
         score = self._score(seconds)
@@ -248,7 +250,3 @@ def _spread(scores: RollingScores, inherited: float) -> float:
     measured = max(scores.spread(), SMALLEST_SPREAD)
     trust = _trust(count)
     return math.exp(trust * math.log(measured) + (1.0 - trust) * math.log(inherited))
-
-
-def _bounded(tail: float) -> float:
-    return min(max(tail, LOWEST_TAIL), HIGHEST_TAIL)
