@@ -46,7 +46,9 @@ def test_every_tap_that_the_engine_offers_is_attached(short_dir: Path, free_port
 def test_an_engine_started_with_nothing_is_watched_by_its_metrics(free_port: int) -> None:
     with (
         EngineHttp(OFFLOAD, version="0.24.0") as server,
-        serving("attach", server.url, port=free_port) as served,
+        serving(
+            "attach", server.url, "--link-profile", "published:gh200", port=free_port
+        ) as served,
     ):
         served.wait_for(lambda: taps_of(served).get("metrics") == "live")
         assert set(taps_of(served)) == {"metrics"}
@@ -54,6 +56,7 @@ def test_an_engine_started_with_nothing_is_watched_by_its_metrics(free_port: int
     assert code == 0, said
     assert "0.24.0 does not tell whether it publishes KV events" in said
     assert "any single request" in said
+    assert "loads start from published: GH200" in said
 
 
 def test_the_next_level_is_said_with_its_flag(short_dir: Path, free_port: int) -> None:
