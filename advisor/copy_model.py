@@ -7,6 +7,8 @@ fitted to the copies seen; `scale` follows their pace.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from kvready.advisor.fitting import OnlineFit
@@ -21,6 +23,7 @@ TYPICAL_NOMINAL_SECONDS = 1e-2
 HALF_LIFE_COPIES = 128.0  # what is quicker is the scale's to follow
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.5, 2.0  # outside, a calibration is of something else
 COPIES_TO_JUDGE = 16
+SMALLEST_TOLD_FACTOR = 1e-6
 
 
 class CopyCalibration(msgspec.Struct, frozen=True):
@@ -36,6 +39,11 @@ class CopyCalibration(msgspec.Struct, frozen=True):
     overhead_seconds: float
     scale: float  # of late
     stale: bool
+
+    @property
+    def distance(self) -> float:
+        """How far the engine is from the curve, whichever way."""
+        return abs(math.log(max(self.factor, SMALLEST_TOLD_FACTOR)))
 
 
 class CopyModel:

@@ -11,6 +11,7 @@ import msgspec
 from kvready.advisor.backcasts import Backcaster, BackcastState
 from kvready.advisor.conditions import describe_engine
 from kvready.advisor.contradictions import Contradiction
+from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Forecast, Pair, PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
@@ -132,6 +133,7 @@ class Report(msgspec.Struct, frozen=True):
     backcasts: list[BackcastScore] = []  # empty where no tap told of requests from outside
     contradictions: list[Contradiction] = []
     drifts: list[Drift] = []  # those that were ever alarmed of
+    calibrations: list[CopyCalibration] = []  # each mover that was seen, beside its prior
 
 
 def build_report(
@@ -144,6 +146,7 @@ def build_report(
         evidence=evidence,
         conditions=(conditions or {})
         | describe_engine(pipeline.engine)
+        | {"link profile": pipeline.priors.described}
         | pipeline.traffic.described(),
         requests=dict(totals.requests),
         targets=[_target_counts(pipeline, target) for target in Target],
@@ -164,6 +167,7 @@ def build_report(
         live_blocks={tier: pipeline.inventory.live_blocks(tier) for tier in Tier},
         backcasts=score_backcasts(pipeline.outside.backcaster) if pipeline.outside.reports else [],
         contradictions=list(pipeline.outside.contradictions.found.values()),
+        calibrations=pipeline.calibrations,
         drifts=[drift for drift in seen_drifts(pipeline) if drift.alarms],
     )
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvready.advisor.backcasts import BackcastState
+from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.report import BackcastScore, Drift, Hits, Report
 from kvready.advisor.waits import WaitState
@@ -33,6 +34,7 @@ def print_report(report: Report, console: Console) -> None:
             _hits(report.hits),
             _heading("Copies"),
             _movements(report),
+            *(Text(stale_text(one), "yellow") for one in report.calibrations if one.stale),
         )
     )
     if report.backcasts:
@@ -49,6 +51,15 @@ def print_report(report: Report, console: Console) -> None:
             console.print(
                 f"[yellow]tap {name} is {state}: something is missing from these figures[/]"
             )
+
+
+def stale_text(calibration: CopyCalibration) -> str:
+    """What is wrong with a link profile, and what to do."""
+    return (
+        f"{calibration.source} → {calibration.destination} by {calibration.method or 'a mover'} "
+        f"takes {calibration.factor:.2g} times what link profile {calibration.calibration_id} "
+        "says: it is stale, of another link or machine; run `kvready calibrate` here"
+    )
 
 
 def format_seconds(seconds: float) -> str:

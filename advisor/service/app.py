@@ -16,7 +16,9 @@ from kvready.advisor.service import problems, readiness_api
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
     Alive,
+    CalibrationStatus,
     ContradictionModel,
+    CopyCalibrationModel,
     DriftModel,
     IngestStatus,
     InventoryStatus,
@@ -182,4 +184,10 @@ def _status(sidecar: Sidecar) -> Status:
             if drift.active
         ],
         policies={policy: getattr(sidecar.settings.policies, policy) for policy in Policy},
+        calibration=CalibrationStatus(
+            evidence=pipeline.priors.kind,
+            profile=pipeline.priors.name,
+            calibration_id=pipeline.priors.calibration_id,
+            movers=[CopyCalibrationModel.of(one) for one in pipeline.calibrations],
+        ),
     )

@@ -19,11 +19,12 @@ from kvready.advisor.drift import DriftKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
+from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
 from kvready.advisor.settings import Policy, PolicyMode
 from kvready.advisor.waits import WaitState
 from kvready.collectors.collector import Level
-from kvready.collectors.records import AnyRecord, Outcome, TapState, Tier
+from kvready.collectors.records import AnyRecord, CopyMethod, Outcome, TapState, Tier
 
 PREFIX = "kvready_"
 CONFIGURED = "configured"  # one value per configured tap
@@ -99,6 +100,7 @@ TAP = Label("tap", source=CONFIGURED)
 TARGET = Label("target", tuple(Target))
 SOURCE = Label("source", tuple(Tier))
 DESTINATION = Label("destination", tuple(Tier))
+METHOD = Label("method", (*CopyMethod, UNTOLD))
 BACKCAST_TARGET = Label("target", tuple(BackcastTarget))
 DELAY_HIT_STATES = ("in_queue", "in_flight")
 SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
@@ -130,6 +132,9 @@ OWN = (
     _gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
     _gauge("ingest_lag_seconds", "seconds",
            "Time from reception to ingestion, of the latest record ingested."),
+    _gauge("link_profile_info", "",
+           "Whose figures loads are forecast from before the engine has made any; always 1.",
+           *_identity("evidence", "calibration_id")),
     _gauge("recording_active", "", "1 while records are kept in a file."),
     _counter("recording_records_total", "records", "Records kept in the file."),
     _counter("recording_bytes_total", "bytes", "Bytes written to the file."),
@@ -242,6 +247,13 @@ OBSERVED = tuple(
                  SOURCE, DESTINATION),
         _counter("copy_seconds_total", "seconds", "Time that those copies took.",
                  SOURCE, DESTINATION),
+        _gauge("load_factor_ratio", "ratio",
+               "Fitted time of copies over what the link profile, or the generic link, says of "
+               "them; of several ranks the one furthest from 1.",
+               SOURCE, DESTINATION, METHOD, sparse=True),
+        _gauge("load_calibration_stale", "",
+               "1 while that factor of a link profile's path is outside 0.5 to 2, else 0.",
+               SOURCE, DESTINATION, METHOD, sparse=True),
         _counter("checked_loads_total", "copies",
                  "Copies whose bytes were compared with a per-page copy of the same pages."),
         _counter("mismatched_loads_total", "copies",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from kvready.advisor.contradictions import Contradiction, Kind
+from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Pair, PairState, Target
+from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.settings import Policy, PolicyMode
 from kvready.collectors.collector import Coverage
-from kvready.collectors.records import TapState, Tier
+from kvready.collectors.records import CopyMethod, TapState, Tier
 
 
 class Problem(BaseModel):
@@ -140,6 +142,44 @@ class DriftModel(BaseModel):
     alarms: int = Field(description="How often, so far.")
 
 
+class CopyCalibrationModel(BaseModel):
+    """One mover in one direction, beside what was believed of it."""
+
+    source: Tier
+    destination: Tier
+    method: CopyMethod | None = Field(description="None: the engine does not tell.")
+    evidence: PriorKind
+    copies: int
+    factor: float = Field(description="Fitted time over that of the link profile.")
+    overhead_seconds: float = Field(description="What the engine adds to each copy.")
+    scale: float = Field(description="By which the latest copies were slower than that.")
+    stale: bool = Field(description="Whether a link profile is off by more than a factor of two.")
+
+    @classmethod
+    def of(cls, found: CopyCalibration) -> CopyCalibrationModel:
+        """A calibration as the API shows it."""
+        return cls(
+            source=found.source,
+            destination=found.destination,
+            method=found.method,
+            evidence=found.evidence,
+            copies=found.copies,
+            factor=found.factor,
+            overhead_seconds=found.overhead_seconds,
+            scale=found.scale,
+            stale=found.stale,
+        )
+
+
+class CalibrationStatus(BaseModel):
+    """Whose figures loads are forecast from, and how far the engine is from them."""
+
+    evidence: PriorKind
+    profile: str = Field(description="The link profile's name; empty without one.")
+    calibration_id: str
+    movers: list[CopyCalibrationModel]
+
+
 class Status(BaseModel):
     """What runs, what it sees, and how far it goes."""
 
@@ -155,6 +195,7 @@ class Status(BaseModel):
     contradictions: list[ContradictionModel]
     drifts: list[DriftModel] = Field(description="Alarms that the latest outcomes raised.")
     policies: dict[Policy, PolicyMode]
+    calibration: CalibrationStatus
 
 
 class PairModel(BaseModel):

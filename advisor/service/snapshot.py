@@ -13,6 +13,7 @@ import msgspec
 
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState
+from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.report import seen_drifts
 from kvready.advisor.service import vitals
 from kvready.advisor.service.catalogue import PREFIX, SETTLED
@@ -22,6 +23,7 @@ from kvready.collectors.collector import Coverage, Level
 from kvready.collectors.records import Tier
 
 if TYPE_CHECKING:
+    from kvready.advisor.copy_model import CopyCalibration
     from kvready.advisor.pipeline import Pipeline
     from kvready.advisor.service.intake import Intake
     from kvready.advisor.service.tally import PairTally
@@ -138,6 +140,9 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "exposed_load_seconds_total": {(): totals.exposed_load_seconds},
         "hidden_load_seconds_total": {(): totals.hidden_load_seconds},
         "forecasts_open": {(): pipeline.ledger.open_count},
+        "link_profile_info": {(pipeline.priors.kind, pipeline.priors.calibration_id): 1},
+        "load_factor_ratio": {_path(one): one.factor for one in pipeline.calibrations},
+        "load_calibration_stale": {_path(one): one.stale for one in pipeline.calibrations},
     }
     engine = pipeline.engine
     if engine is not None:
@@ -223,6 +228,10 @@ def error_histograms(tally: PairTally) -> dict[str, dict[tuple[str, ...], Histog
 
 def _by_direction(moved: Mapping[tuple[Tier, Tier], float]) -> Children:
     return {(source, destination): value for (source, destination), value in moved.items()}
+
+
+def _path(calibration: CopyCalibration) -> tuple[str, str, str]:
+    return calibration.source, calibration.destination, calibration.method or UNTOLD
 
 
 def _named(values: dict[str, Children]) -> dict[str, Children]:
