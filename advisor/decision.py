@@ -13,7 +13,7 @@ import msgspec
 from kvready.advisor.estimates import Estimates, Interference
 from kvready.advisor.holding import Holding
 from kvready.advisor.ranges import Range
-from kvready.advisor.ways import Option, Way, WayName, Weighing
+from kvready.advisor.ways import Option, Stage, Way, WayName, Weighing
 
 
 class Decision(StrEnum):
@@ -114,7 +114,8 @@ def decide(
     allowed = [load, split, wait] if tolerated is not False else [None if load else wait]
     choices = [option for option in (*allowed, recompute) if option]
     decision, reason = _choose(holding, weighing, choices, tolerated)
-    if decision is Decision.LOAD and load and other and _holds_up(load, weighing):
+    loading = {Decision.LOAD: load, Decision.LOAD_AND_RECOMPUTE: split}.get(decision)
+    if loading and other and _holds_up(loading.way):
         decision, reason = Decision.RUN_OTHER, Reason.LINK_BUSY_RUN_OTHER
     return Verdict(
         decision,
@@ -173,10 +174,9 @@ def _is_part(option: Option, best: Option) -> bool:
     )
 
 
-def _holds_up(load: Option, weighing: Weighing) -> bool:
-    """Whether the batch would stand still for this load, and longer than it computes."""
-    stall = load.way.stalls_batch_seconds
-    return stall > 0.0 and weighing.load is not None and stall > load.way.ready_seconds.p50 / 2.0
+def _holds_up(way: Way) -> bool:
+    """Whether its batch would stand still for the load longer than it computes."""
+    return way.stalls_batch_seconds > way.stages_seconds[Stage.COMPUTE]
 
 
 def is_tolerated(causes: Interference, tolerates: Tolerates) -> bool | None:
