@@ -60,7 +60,7 @@ class DriftAlarm:
         evidence = min(max(self._evidence[kind], 1.0) * gain, enough)
         self._left[kind] = max(0, self._left[kind] - 1)
         if evidence >= enough and material:
-            self.alarms[kind] += 1
+            self.alarms[kind] += not self._left[kind]  # one alarm as long as it stays active
             self._left[kind] = ACTIVE_OUTCOMES
             evidence = 0.0
         self._evidence[kind] = evidence

@@ -60,6 +60,7 @@ class Intervals:
         self._prior_spread = math.log(prior_factor) / max(SEEDS)
         self._levels = RollingScores(LEVEL_WINDOW)
         self._standard = RollingScores(WINDOW, SEEDS)
+        self._unlevelled = RollingScores(WINDOW)  # standard scores but for the level: for drift
         self._cells: dict[str, Cell] = {}
         self._earned = 0.0
         self._outcomes = 0
@@ -95,9 +96,10 @@ class Intervals:
         """Put an outcome's score wherever it belongs; returns the places, for corrections."""
         cell, frame = self.cell(interval.shape_cell), interval.frame
         level, offset = _centre(self._levels), _centre(cell.offsets)
-        rank = self._standard.rank((score - frame.centre) / frame.spread)
+        rank = self._unlevelled.rank((score - offset) / frame.spread)
         places = [
             Place(self._levels, offset, 1.0, score),
+            Place(self._unlevelled, offset, frame.spread, score),
             Place(self._standard, frame.centre, frame.spread, score),
             Place(cell.standard, frame.centre, frame.spread, score),
         ]

@@ -121,6 +121,55 @@ def test_the_first_forecast_of_a_subject_stands() -> None:
     assert pair.forecast.p50_seconds == 1.0
 
 
+class Told:
+    """A follower that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.overdue_at: list[float] = []
+        self.outcomes: list[float] = []
+
+    def overdue(self, at_least_seconds: float) -> None:
+        self.overdue_at.append(at_least_seconds)
+
+    def settle(self, actual_seconds: float) -> None:
+        self.outcomes.append(actual_seconds)
+
+
+def test_a_follower_hears_at_once_that_a_forecast_is_overdue_and_then_ever_more_rarely() -> None:
+    ledger, told = Ledger(), Told()
+    ledger.write(forecast(ledger, p50=1.0, spread=2.0), told)
+    for tenths in range(200):
+        ledger.expire(tenths / 10.0)
+    assert told.overdue_at == pytest.approx([2.1, 4.3, 8.7, 17.5])
+    assert ledger.missed[Target.TTFT] == 1
+    ledger.pair(Target.TTFT, "r1", 19.5, 2)
+    assert told.outcomes == [19.5]
+    ledger.expire(1e6)
+    assert len(told.overdue_at) == 4
+
+
+def test_a_follower_hears_only_of_what_is_scored() -> None:
+    ledger, late, aborted, lost = Ledger(), Told(), Told(), Told()
+    ledger.write(forecast(ledger, "late", made=2.0), late)
+    ledger.pair(Target.TTFT, "late", 1.5, 2)
+    ledger.write(forecast(ledger, "aborted"), aborted)
+    ledger.censor(Target.TTFT, "aborted", 2)
+    ledger.write(forecast(ledger, "lost"), lost)
+    ledger.pair(Target.TTFT, "lost", -1.0, 2)
+    ledger.expire(1e6)
+    for told in (late, aborted, lost):
+        assert not told.overdue_at + told.outcomes
+
+
+def test_deadlines_of_forecasts_that_stay_overdue_do_not_pile_up() -> None:
+    ledger = Ledger()
+    for n in range(100):
+        ledger.write(forecast(ledger, f"r{n}"), Told())
+    for second in range(10_000):
+        ledger.expire(float(second))
+    assert len(ledger._deadlines) == 100
+
+
 @pytest.mark.parametrize(
     ("p50", "actual", "bad"),
     [
