@@ -20,10 +20,7 @@ def components(ref_template: str) -> dict[str, Any]:
     )
     candidate = found["Candidate"]
     # What the types alone do not say.
-    candidate["oneOf"] = [
-        {"required": [name], "properties": {name: _without_null(candidate["properties"][name])}}
-        for name in NAMES
-    ]
+    candidate["oneOf"] = [{"required": [name]} for name in NAMES]
     for name in NAMES:
         candidate["properties"][name] = _without_null(candidate["properties"][name])
     hashes = candidate["properties"]["block_hashes"]

@@ -35,11 +35,20 @@ class AppClient:
     def get(self, path: str, **options: object) -> httpx.Response:
         """One answer."""
 
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: object) -> httpx.Response:
+        """One answer."""
+        return self.request("POST", path, **options)
+
+    def request(self, method: str, path: str, **options: object) -> httpx.Response:
+        """One answer."""
+
         async def ask() -> httpx.Response:
             async with httpx.AsyncClient(
                 transport=self._transport, base_url="http://app"
             ) as client:
-                return await client.get(path, **options)  # type: ignore[arg-type]
+                return await client.request(method, path, **options)  # type: ignore[arg-type]
 
         return asyncio.run(ask())
 
