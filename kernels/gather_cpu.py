@@ -45,8 +45,8 @@ class GatherMover:
     """Gathers and scatters fragments in one call, without the interpreter's lock.
 
     Moves of one mover wait for each other. More than one thread helps only where a core does not
-    saturate the memory by itself; `kvready calibrate` tells. A forked child starts threads of its
-    own at its first move.
+    saturate the memory by itself; `kvready calibrate` tells. They start at the first move, and so
+    run on the cores that the moving thread may use; in a forked child they start anew.
     """
 
     name = "gather"
@@ -65,7 +65,6 @@ class GatherMover:
         self.threads = threads
         self._closed = False
         self._pools: dict[int, _ThreadPool] = {}  # by process: a parent's has no threads here
-        self._thread_pool()
 
     def move(self, pools: Pools, move: Move) -> int:
         """Bring the pages over; returns payload bytes. Raises `MoveError` before touching any."""

@@ -15,8 +15,10 @@ from kvready.kernels.pools import Direction, Move, Pools
 if TYPE_CHECKING:
     from types import ModuleType
 
-MEMMOVE_FROM_BYTES = 64 << 10  # per fragment; from here on a copy costs more than its call
-BLOCK_BYTES = 512 << 10  # gathered at a time, so that it is still in the cache when scattered
+MEMMOVE_FROM_BYTES = (
+    8 << 10
+)  # per fragment; from here on numpy's second copy costs more than a call
+BLOCK_BYTES = 4 << 20  # moved plane by plane at a time, while its other planes are near
 
 
 class NumpyGatherMover:
@@ -51,40 +53,26 @@ def _numpy() -> ModuleType | None:
 def _gather(numpy: Any, pools: Pools, move: Move) -> int:
     window = move.plane_window(pools)
     length = pools.fragment_bytes
-    fragment = numpy.dtype((numpy.void, length))
-    host = numpy.ndarray(
-        (pools.host_pages, len(window)),
-        fragment,
-        _memory(
-            pools.host_address + window.start * length,
-            (pools.host_pages - 1) * pools.host_page_stride_bytes + len(window) * length,
-        ),
-        strides=(pools.host_page_stride_bytes, length),
-    )
-    hbm_bytes = (pools.hbm_pages - 1) * pools.hbm_page_stride_bytes + length
-    planes = [
-        numpy.ndarray(
-            (pools.hbm_pages,),
-            fragment,
-            _memory(pools.plane_addresses[plane], hbm_bytes),
-            strides=(pools.hbm_page_stride_bytes,),
-        )
-        for plane in window
-    ]
-    host_pages = numpy.asarray(move.host_pages, numpy.intp)
-    hbm_pages = numpy.asarray(move.hbm_pages, numpy.intp)
+    written = numpy.asarray(move.hbm_pages, numpy.intp)
+    read = numpy.asarray(move.host_pages, numpy.intp)
+    if move.direction is Direction.STORE:
+        written, read = read, written
+    pairs = []
+    for plane in window:
+        host_address = pools.host_address + plane * length
+        host = _plane(numpy, host_address, pools.host_pages, pools.host_page_stride_bytes, length)
+        hbm_address = pools.plane_addresses[plane]
+        hbm = _plane(numpy, hbm_address, pools.hbm_pages, pools.hbm_page_stride_bytes, length)
+        pairs.append((hbm, host) if move.direction is Direction.LOAD else (host, hbm))
     block = max(1, BLOCK_BYTES // (len(window) * length))
-    loads = move.direction is Direction.LOAD
-    for start in range(0, len(host_pages), block):
-        here, there = host_pages[start : start + block], hbm_pages[start : start + block]
-        if loads:
-            stage = host[here]
-            for place, plane in enumerate(planes):
-                plane[there] = stage[:, place]
-        else:
-            host[here] = numpy.stack([plane[there] for plane in planes], axis=1)
+    for start in range(0, len(written), block):
+        there, here = written[start : start + block], read[start : start + block]
+        for destination, source in pairs:
+            destination[there] = source[here]
     return move.fragments(pools) * length
 
 
-def _memory(address: int, length: int) -> Any:
-    return (ctypes.c_char * length).from_address(address)
+def _plane(numpy: Any, address: int, pages: int, stride_bytes: int, length: int) -> Any:
+    """One plane of a pool, each fragment an element; ends with the last one's last byte."""
+    memory = (ctypes.c_char * ((pages - 1) * stride_bytes + length)).from_address(address)
+    return numpy.ndarray((pages,), numpy.dtype((numpy.void, length)), memory, 0, (stride_bytes,))

@@ -42,7 +42,7 @@ class Shape:
 
 
 # More than what wakes other threads, at addresses that no vector divides.
-SHARED = Shape(64, 2048 + 8, 40, 48, host_shift=24, hbm_shift=8, host_gap=8)
+SHARED = Shape(64, 2048 + 8, 20, 24, host_shift=24, hbm_shift=8, host_gap=8)
 
 
 @dataclass

@@ -117,8 +117,8 @@ def test_threads_share_a_move_and_leave_no_gap(direction: Direction, threads: in
             pages = random.Random(turn)
             move = Move(
                 direction,
-                array("q", pages.sample(range(SHARED.host_pages), 37)),
-                array("q", pages.sample(range(SHARED.hbm_pages), 37)),
+                array("q", pages.sample(range(SHARED.host_pages), 18)),
+                array("q", pages.sample(range(SHARED.hbm_pages), 18)),
                 *((0, None), (3, 50), (63, 1))[turn],
             )
             assert_moves_right(mover, SHARED, move, seed=turn)
@@ -128,7 +128,7 @@ def test_threads_share_a_move_and_leave_no_gap(direction: Direction, threads: in
 def test_a_move_returns_only_when_every_thread_is_done() -> None:
     mover = GatherMover(4)
     memory = Memory(SHARED, Direction.LOAD)
-    move = Move(Direction.LOAD, range(30), range(30))
+    move = Move(Direction.LOAD, range(18), range(18))
     expected = memory.expected(move)[1]
     poison = memory.hbm.raw
     for _ in range(150):
@@ -186,17 +186,21 @@ def test_thread_counts_out_of_reason_are_refused(threads: int) -> None:
 
 def test_as_many_threads_as_are_allowed_can_be_had() -> None:
     mover = GatherMover(MAX_THREADS)
-    assert_moves_right(mover, SHARED, Move(Direction.LOAD, range(32), range(32)))
+    assert_moves_right(mover, SHARED, Move(Direction.LOAD, range(20), range(20)))
     mover.close()
 
 
 def test_one_thread_starts_none() -> None:
     script = (
         "import os\n"
+        "from pools_in_memory import SHARED, Memory\n"
         "from kvready.kernels.gather_cpu import GatherMover\n"
+        "from kvready.kernels.pools import Direction, Move\n"
+        "memory = Memory(SHARED, Direction.LOAD)\n"
         "counts = []\n"
         "for threads in (1, 3):\n"
         "    mover = GatherMover(threads)\n"
+        "    mover.move(memory.pools, Move(Direction.LOAD, [1], [2]))\n"
         "    counts.append(len(os.listdir('/proc/self/task')))\n"
         "    mover.close()\n"
         "counts.append(len(os.listdir('/proc/self/task')))\n"
@@ -271,7 +275,7 @@ from kvready.kernels.gather_cpu import GatherMover
 from kvready.kernels.pools import Direction, Move
 
 mover = GatherMover(3)
-move = Move(Direction.LOAD, range(30), range(30))
+move = Move(Direction.LOAD, range(18), range(18))
 
 def right():
     memory = Memory(SHARED, Direction.LOAD)

@@ -254,6 +254,23 @@ def test_with_a_compiler_again_the_gather_is_compiled(
     assert isinstance(open_gather(), GatherMover)
 
 
+def test_on_another_architecture_the_gather_copies_plainly_and_says_so(
+    cache: Path, tmp_path: Path, unloaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable = tmp_path / "gather.c"
+    portable.write_text(gather_cpu.SOURCE.read_text().replace("defined(__x86_64__)", "0"))
+    monkeypatch.setattr(gather_cpu, "SOURCE", portable)
+    mover = open_gather(2)
+    assert (mover.backend, mover.fallback_reason) == ("c-memcpy", "")
+    for direction in Direction:
+        memory = Memory(SHARED, direction)
+        move = Move(direction, range(9), range(9))
+        expected = memory.expected(move)
+        mover.move(memory.pools, move)
+        assert memory.content() == expected
+    mover.close()
+
+
 def test_the_gather_compiles_without_a_warning() -> None:
     strict = ("-std=c11", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-c", "-o/dev/null")
     run = subprocess.run(

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import inventory, tap
-from tests.engine import bench_attached
+from tests.bench import gather, inventory, load_model, tap
+from tests.engine import bench_attached, bench_movers
 from tests.engine.bench_observer import observer_step_seconds
 
 OUTPUT = Path("build/bench.json")
 ENGINE_PYTHON = Path("build/engine/bin/python").absolute()
 MODEL = Path("build/models/kv-heavy").absolute()
+MOVERS = "movers"
 OBSERVER_WAITING = 128
 OBSERVER_BUDGET_SECONDS = 100e-6
 
@@ -35,12 +36,17 @@ def rows_without_engine() -> Iterator[Row]:
     yield observer_row()
     yield inventory.memory_row()
     yield inventory.prefix_row()
+    yield from load_model.load_model_rows()
+    yield from gather.gather_rows()
 
 
 def rows_with_engine(levels: list[str]) -> Iterator[Row]:
-    """What being watched costs an engine, level by level."""
-    for level in levels or list(bench_attached.BUDGET_RATIO):
-        yield from bench_attached.attached_rows(ENGINE_PYTHON, MODEL, level)
+    """What being watched costs an engine, level by level, and what the gather saves it."""
+    for level in levels or [*bench_attached.BUDGET_RATIO, MOVERS]:
+        if level == MOVERS:
+            yield from bench_movers.mover_rows(ENGINE_PYTHON, MODEL)
+        else:
+            yield from bench_attached.attached_rows(ENGINE_PYTHON, MODEL, level)
 
 
 def observer_row() -> Row:
