@@ -49,7 +49,7 @@ class GpuCompute:
             self._runs = [_Run(driver), _Run(driver)]
             with self._device.on_stream(self._stream.handle):
                 self._left, self._right, self._product = (
-                    torch.ones(rows, rows, dtype=torch.bfloat16, device=self._device.device)
+                    torch.randn(rows, rows, dtype=torch.bfloat16, device=self._device.device)
                     for _ in range(3)
                 )
                 for _ in range(SETTLING_RUNS):  # the first product loads libraries

@@ -35,10 +35,19 @@ class TritonGatherMover(CudaMover):
     name = "gather"
 
     def __init__(
-        self, sms: int = DEFAULT_SMS, driver: CudaDriver | None = None, ordinal: int = 0
+        self,
+        sms: int = DEFAULT_SMS,
+        driver: CudaDriver | None = None,
+        ordinal: int = 0,
+        *,
+        interpreted: bool = False,  # on a driver whose device memory is this process's own
     ) -> None:
         self._kernel = _imported_kernel()
         driver = driver or CudaDriver()
+        if self._kernel.INTERPRETED and not interpreted:
+            raise MoverUnavailable(
+                "TRITON_INTERPRET is set, and the interpreter cannot reach a GPU's memory; unset it"
+            )
         self._device = TorchDevice(ordinal, interpreted=self._kernel.INTERPRETED)
         available = driver.multiprocessors(ordinal)
         if not 1 <= sms <= available:

@@ -51,7 +51,7 @@ class GpuSession:
                 self.notes.append(f"without dma_batch: {error}")
             most = self.driver.multiprocessors(ordinal)
             for sms in sorted({1, min(DEFAULT_SMS, most), most}):
-                self.movers[f"gather, {sms} SM"] = TritonGatherMover(sms, self.driver, ordinal)
+                self.movers[f"gather, {sms} SM"] = self._gather(sms)
         except BaseException:
             self.close()
             raise
@@ -98,6 +98,9 @@ class GpuSession:
         """Give streams back. Safe twice."""
         for mover in self.movers.values():
             mover.close()
+
+    def _gather(self, sms: int) -> TritonGatherMover:
+        return TritonGatherMover(sms, self.driver, self.ordinal)
 
     def _torch_device(self) -> TorchDevice:
         return TorchDevice(self.ordinal)

@@ -150,10 +150,13 @@ class GpuBench:
         available = driver.multiprocessors(ordinal)
         for sms in sorted({*(budget for budget in sm_budgets if budget < available), available}):
             try:
-                self._movers[TritonGatherMover.name, sms] = TritonGatherMover(sms, driver, ordinal)
+                self._movers[TritonGatherMover.name, sms] = self._gather(sms, driver, ordinal)
             except MoverUnavailable as error:
                 self._conditions["without_gather"] = str(error)
                 break
+
+    def _gather(self, sms: int, driver: CudaDriver, ordinal: int) -> TritonGatherMover:
+        return TritonGatherMover(sms, driver, ordinal)
 
     def _fitting(self, shapes: Iterable[Shape]) -> list[Shape]:
         return [shape for shape in shapes if shape.payload_bytes <= self._pool_bytes // 2]

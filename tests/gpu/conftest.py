@@ -13,6 +13,9 @@ from types import ModuleType
 import pytest
 from fake_cuda import SOURCE, FakeCuda, give_up, require_triton
 
+# Read once, when triton is first imported by any test of the session.
+os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,13 +43,9 @@ def cuda(fake_library: Path, tmp_path: Path) -> Iterator[FakeCuda]:
 
 
 @pytest.fixture(scope="session")
-def interpreted() -> Iterator[ModuleType]:
-    """The kernel's module, in which Triton runs it on this CPU. The variable is read at import."""
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
+def interpreted() -> ModuleType:
+    """The kernel's module, in which Triton runs it on this CPU."""
     require_triton()
-    yield importlib.import_module("kvready.kernels.gather_kernel")
-    if before is None:
-        del os.environ["TRITON_INTERPRET"]
-    else:
-        os.environ["TRITON_INTERPRET"] = before
+    module = importlib.import_module("kvready.kernels.gather_kernel")
+    assert module.INTERPRETED
+    return module

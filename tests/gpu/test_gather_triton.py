@@ -41,7 +41,7 @@ def move_of(direction: Direction, shape: Shape, pages: int, first: int, planes: 
 
 @pytest.fixture
 def mover(cuda: FakeCuda, interpreted: ModuleType) -> TritonGatherMover:
-    return TritonGatherMover(sms=3, driver=cuda.driver())
+    return TritonGatherMover(sms=3, driver=cuda.driver(), interpreted=True)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -89,7 +89,7 @@ def test_random_shapes_equal_the_reference_whatever_the_sm_budget(
     memory = Memory(shape, move.direction)
     cuda.register_pools(memory.pools)
     expected = memory.expected(move)
-    mover = TritonGatherMover(sms=sms, driver=cuda.driver())
+    mover = TritonGatherMover(sms=sms, driver=cuda.driver(), interpreted=True)
     mover.move(memory.pools, move)
     mover.close()
     assert memory.content() == expected
@@ -144,13 +144,21 @@ def test_an_sm_budget_that_the_device_lacks_is_refused(
     """A MIG instance has a few SMs of its device; the driver counts those."""
     cuda.set("multiprocessors", 7)
     with pytest.raises(MoverUnavailable, match=r"device that has 7 .*MIG.*choose 1 to 7"):
-        TritonGatherMover(sms=sms, driver=cuda.driver())
+        TritonGatherMover(sms=sms, driver=cuda.driver(), interpreted=True)
     cuda.assert_nothing_is_left()
 
 
 def test_without_a_gpu_the_gather_says_so(interpreted: ModuleType) -> None:
     with pytest.raises(MoverUnavailable, match="no CUDA device"):
         TritonGatherMover()
+
+
+def test_an_interpreter_never_reaches_for_a_gpus_memory(
+    cuda: FakeCuda, interpreted: ModuleType
+) -> None:
+    with pytest.raises(MoverUnavailable, match=r"TRITON_INTERPRET is set.*unset it"):
+        TritonGatherMover(driver=cuda.driver())
+    cuda.assert_nothing_is_left()
 
 
 def test_a_torch_without_cuda_says_which_to_install(

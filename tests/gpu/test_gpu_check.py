@@ -15,6 +15,7 @@ from fake_cuda import FakeCuda
 
 from kvready.kernels.cuda_driver import DEVICE_MEMORY, CudaDriver
 from kvready.kernels.errors import MoveError
+from kvready.kernels.gather_triton import TritonGatherMover
 from kvready.kernels.measure_gpu import GpuBench
 from kvready.kernels.profile import Provenance, read_profile
 from kvready.kernels.sweep import KIB, CurveKey, Shape
@@ -45,6 +46,7 @@ def test_without_a_gpu_it_says_so_and_is_no_failure() -> None:
     done = run("-m", "kvready.kernels.gpu_check")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("not run: no CUDA device: ")
+    assert "never run on hardware" in done.stdout
 
 
 @pytest.mark.parametrize("missing", ["numpy", "torch"])
@@ -67,6 +69,9 @@ class SmallBench(GpuBench):
 
     def shapes(self, curve: CurveKey) -> Sequence[Shape]:
         return WHOLE if curve.mover == "contiguous" else SMALL_SHAPES
+
+    def _gather(self, sms: int, driver: CudaDriver, ordinal: int) -> TritonGatherMover:
+        return TritonGatherMover(sms, driver, ordinal, interpreted=True)
 
 
 @pytest.fixture
@@ -106,6 +111,9 @@ def session(cuda: FakeCuda, interpreted: ModuleType) -> GpuSession:
 
         def compute(self) -> GpuCompute:
             return GpuCompute(self.driver, self.ordinal, rows=64, interpreted=True)
+
+        def _gather(self, sms: int) -> TritonGatherMover:
+            return TritonGatherMover(sms, self.driver, self.ordinal, interpreted=True)
 
         def _torch_device(self) -> TorchDevice:
             return TorchDevice(self.ordinal, interpreted=True)
