@@ -23,7 +23,7 @@ FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -name py.typed)
 
-.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine fuzz soak generate clean
+.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak generate clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | \
@@ -123,6 +123,9 @@ bench: setup $(BIN)/.rivals ## benchmarks beside their rivals, as ratios, into b
 
 bench-engine: setup engine ## what being watched costs a real engine (about 20 minutes)
 	@$(BIN)/python -m tests.bench engine
+
+gpu-check: setup $(BIN)/.gpu ## check and time the movers of a GPU (under 4 minutes; says "not run" without one)
+	@$(BIN)/python -m kvready.kernels.gpu_check $(GPU_CHECK_FLAGS)
 
 fuzz: $(BIN)/.kvready ## long runs of the properties of streams: 10,000 hostile ones, 5,000 of each other
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest --timeout 3600 $(FUZZED)
