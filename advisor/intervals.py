@@ -48,6 +48,9 @@ SEEDS = tuple(
     for t in _SEED_TAILS
 )
 
+# Where one score stands: the window, what was known of it (centre and spread), and its member.
+Place = tuple[RollingScores, float, float, Held]
+
 
 class Intervals:
     """Turns one target's point predictions into intervals, and learns from each outcome once."""
@@ -98,15 +101,15 @@ class Intervals:
         level, offset = _centre(self._levels), _centre(cell.offsets)
         rank = self._unlevelled.rank((score - offset) / frame.spread)
         places = [
-            Place(self._levels, offset, 1.0, score),
-            Place(self._unlevelled, offset, frame.spread, score),
-            Place(self._standard, frame.centre, frame.spread, score),
-            Place(cell.standard, frame.centre, frame.spread, score),
+            _put(self._levels, offset, 1.0, score),
+            _put(self._unlevelled, offset, frame.spread, score),
+            _put(self._standard, frame.centre, frame.spread, score),
+            _put(cell.standard, frame.centre, frame.spread, score),
         ]
         self._outcomes += 1
         if self._outcomes > WARM_UP_OUTCOMES:
             self.drift.add(rank, missed, self._levels.median())
-            places.append(Place(cell.offsets, level, 1.0, score))
+            places.append(_put(cell.offsets, level, 1.0, score))
             nearer = abs(score) - abs(score - frame.proposed)
             self._earned *= 1.0 - 1.0 / EARNED_OVER
             self._earned += min(max(nearer, -LARGEST_VOTE), LARGEST_VOTE)
@@ -207,8 +210,8 @@ class Interval:
 
     def _correct(self, seconds: float) -> None:
         score = self._score(seconds)
-        for place in self._places:
-            place.correct(score)
+        for window, centre, spread, held in self._places:
+            window.replace(held, (score - centre) / spread)
 
     def _score(self, actual_seconds: float) -> float:
         score = math.log((max(actual_seconds, 0.0) + FLOOR_SECONDS) / self._predicted)
@@ -220,18 +223,8 @@ class Interval:
         return max(self._predicted * math.exp(bounded) - FLOOR_SECONDS, 0.0)
 
 
-class Place:
-    """Where one score stands in a window, relative to what was known of it."""
-
-    __slots__ = ("_centre", "_held", "_spread", "_window")
-
-    def __init__(self, window: RollingScores, centre: float, spread: float, score: float) -> None:
-        self._window, self._centre, self._spread = window, centre, spread
-        self._held: Held = window.add((score - centre) / spread)
-
-    def correct(self, score: float) -> None:
-        """Put another score in its place."""
-        self._window.replace(self._held, (score - self._centre) / self._spread)
+def _put(window: RollingScores, centre: float, spread: float, score: float) -> Place:
+    return window, centre, spread, window.add((score - centre) / spread)
 
 
 def _trust(outcomes: int) -> float:

@@ -66,14 +66,12 @@ class RollingScores:
 
     def spread(self) -> float:
         """Half of the scores lie this close together, as if they were normal: a deviation."""
-        last = len(self._sorted) - 1
-        quarter = last // 4
+        ordered = self._sorted
+        last = len(ordered) - 1
+        quarter, upper = last // 4, last - last // 4
         share = last / 4.0 - quarter
-        low = self._sorted[quarter] + share * (
-            self._sorted[min(quarter + 1, last)] - self._sorted[quarter]
-        )
-        upper = last - quarter
-        high = self._sorted[upper] - share * (self._sorted[upper] - self._sorted[max(upper - 1, 0)])
+        low = (1.0 - share) * ordered[quarter] + share * ordered[min(quarter + 1, last)]
+        high = (1.0 - share) * ordered[upper] + share * ordered[max(upper - 1, 0)]
         return (high - low) / QUARTILES_OF_NORMAL
 
     def upper(self, tail: float) -> float:

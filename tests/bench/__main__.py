@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import gather, inventory, load_model, tap
+from tests.bench import gather, intervals, inventory, load_model, tap
 from tests.engine import bench_attached, bench_movers
 from tests.engine.bench_observer import observer_step_seconds
 
@@ -36,6 +36,7 @@ def rows_without_engine() -> Iterator[Row]:
     yield observer_row()
     yield inventory.memory_row()
     yield inventory.prefix_row()
+    yield from intervals.interval_rows()
     yield from load_model.load_model_rows()
     yield from gather.gather_rows()
 
