@@ -58,6 +58,7 @@ class ProbedScheduler(ObservedScheduler):
             "idle": idle,
             "hbm": self._hbm(),
             "host": self._host(),
+            "disk": self._disk(),
         }
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -76,9 +77,23 @@ class ProbedScheduler(ObservedScheduler):
         connector = self.connector
         if connector is None:
             return []
-        chunks = connector.connector_scheduler.manager._policy.chunks
+        manager = connector.connector_scheduler.manager
+        chunks = getattr(manager, "primary_tier", manager)._policy.chunks
         return sorted(
             str(short(get_offload_block_hash(key)))
             for key, chunk in chunks.items()
             if chunk.is_ready
+        )
+
+    def _disk(self) -> list[str]:
+        """Chunks that can be fetched now."""
+        if self.connector is None:
+            return []
+        manager = self.connector.connector_scheduler.manager
+        tiers = getattr(manager, "secondary_tiers", ())
+        return sorted(
+            str(short(get_offload_block_hash(key)))
+            for tier in tiers
+            for key, held in tier._slots._held.items()
+            if held.ready
         )

@@ -14,6 +14,7 @@ DOCUMENTS = 8
 ENDINGS = 3
 VOCABULARY = 2048
 HOST_BYTES = 256 << 20
+SMALL_HOST_BYTES = 4 << 20  # 64 blocks: three documents
 
 
 def questions() -> list[list[list[int]]]:
@@ -33,8 +34,17 @@ def tier(**settings: object) -> dict[str, object]:
         "cpu_bytes_to_use": HOST_BYTES,
         "spec_name": "HostTierSpec",
         "spec_module_path": "kvready.kernels.engine.host_tier",
+    } | settings
+
+
+def disk_tier(**settings: object) -> dict[str, object]:
+    return tier(
+        cpu_bytes_to_use=SMALL_HOST_BYTES,
+        disk_bytes=HOST_BYTES,
+        spec_name="DiskTierSpec",
+        spec_module_path="kvready.kernels.engine.disk_spec",
         **settings,
-    }
+    )
 
 
 def test_loaded_prefixes_give_the_outputs_of_prefixes_that_never_left_hbm(generate: Any) -> None:
@@ -57,8 +67,11 @@ def test_loaded_prefixes_give_the_outputs_of_prefixes_that_never_left_hbm(genera
     differing = sum(a != b for a, b in zip(forgetful["outputs"], kept, strict=True))
     assert differing == loaded
 
-    for blocks_per_chunk in (1, 3):
-        settings = tier(blocks_per_chunk=blocks_per_chunk)
+    for settings in (
+        tier(),
+        tier(mover="gather", store_mover="gather", blocks_per_chunk=3, check_every=2),
+        disk_tier(mover="gather", check_every=2),
+    ):
         moved = generate(prompts, output_tokens=24, hbm_blocks=64, host_tier=settings)
         assert moved["loads"] == loaded
         assert moved["outputs"] == kept
