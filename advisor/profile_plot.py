@@ -53,7 +53,9 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
         _draw(panel, curves)
         panel.set_title(f"{source} to {destination}", loc="left")
     panels[0].set_ylabel("bandwidth of payload, GB/s")
-    figure.suptitle(f"{profile.name} ({profile.provenance})", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(
+        f"{profile.name} ({profile.provenance})", x=0.01, ha="left", fontsize=13, fontweight="bold"
+    )
     characters = int(CAPTION_CHARACTERS_PER_INCH * width)
     figure.supxlabel(fill(_caption(profile), characters), fontsize=8, color="#444444")
     figure.savefig(file, dpi=150)

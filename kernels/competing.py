@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from kvready.kernels.errors import MoverUnavailable
 
+PROCESS = "kvready.kernels.competing_process"
 MAX_PROCESSES = 64
 KEPT_STEPS = 4_096  # per process; a stretch of moves takes fewer
 HEADER_BYTES = 64
@@ -121,7 +122,7 @@ class CpuCompute:
             self._boards.append(mmap.mmap(file, BOARD_BYTES))
             self._children.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "kvready.kernels.competing_process", str(file)],
+                    [sys.executable, "-m", PROCESS, str(file), str(os.getpid())],
                     stdin=subprocess.PIPE,
                     bufsize=0,
                     pass_fds=(file,),

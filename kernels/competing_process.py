@@ -1,6 +1,6 @@
 """What a competing process runs: matrix products, each noted on a board shared with the parent.
 
-`python -m kvready.kernels.competing_process FD`; see `competing`.
+`python -m kvready.kernels.competing_process FD PARENT`; see `competing`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     weights = random.standard_normal((WEIGHTS, SIDE, SIDE), dtype=np.float32)
     activations = random.standard_normal((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(activations)
-    parent = os.getppid()
+    parent = int(sys.argv[2])  # told, since it may be gone before this line runs
     count = 0
     while os.read(0, 1):  # nothing at all: the parent is gone
         while words[0] and os.getppid() == parent:

@@ -70,21 +70,26 @@ def points(curve: Curve) -> tuple[Point, ...]:
 
 
 def bandwidth_at(along: Sequence[Point], fragment_bytes: int) -> Point | None:
-    """Bandwidth between two measured sizes, in proportion on log scales; None outside them."""
-    for left, right in zip(along, (*along[1:], along[-1]), strict=True):
-        if left.fragment_bytes == fragment_bytes:
-            return left
-        if left.fragment_bytes < fragment_bytes < right.fragment_bytes:
-            share = math.log(fragment_bytes / left.fragment_bytes) / math.log(
-                right.fragment_bytes / left.fragment_bytes
-            )
-            return Point(
-                fragment_bytes,
-                left.low ** (1 - share) * right.low**share,
-                left.middle ** (1 - share) * right.middle**share,
-                left.high ** (1 - share) * right.high**share,
-            )
-    return None
+    """Bandwidth between two measured sizes, in proportion on log scales; None outside them.
+
+    `along` is by size.
+    """
+    below = [point for point in along if point.fragment_bytes <= fragment_bytes]
+    above = [point for point in along if point.fragment_bytes >= fragment_bytes]
+    if not below or not above:
+        return None
+    left, right = below[-1], above[0]
+    if left.fragment_bytes == right.fragment_bytes:
+        return left
+    share = math.log(fragment_bytes / left.fragment_bytes) / math.log(
+        right.fragment_bytes / left.fragment_bytes
+    )
+    return Point(
+        fragment_bytes,
+        left.low ** (1 - share) * right.low**share,
+        left.middle ** (1 - share) * right.middle**share,
+        left.high ** (1 - share) * right.high**share,
+    )
 
 
 def compute_slowdown(samples: Iterable[Sample]) -> float | None:
