@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from statistics import mean, median
 from typing import NamedTuple
 
+from kvready.advisor.intervals import Intervals
+
 CELLS = 6
 NOMINAL = 0.90
 SHIFT = math.log(2.0)
@@ -137,6 +139,20 @@ def judge(
             scored.scores.append(bounds.high - bounds.low + penalty)
             scored.by_cell[cell].append(scored.covered[-1])
     return scored
+
+
+def asking(intervals: Intervals) -> Callable[[str], Bounds]:
+    """Intervals as `judge` asks: in logs, around a prediction of one second."""
+
+    def ask(cell: str) -> Bounds:
+        interval = intervals.around(cell, 1.0)
+        return Bounds(
+            math.log(max(interval.low_seconds, 1e-9)),
+            math.log(interval.high_seconds),
+            lambda error: interval.settle(math.exp(error)),
+        )
+
+    return ask
 
 
 class OneRollingRange:

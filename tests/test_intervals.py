@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from statistics import mean
 
 import numpy as np
@@ -16,14 +15,15 @@ from mapie.regression import SplitConformalRegressor
 from score_streams import (
     LAWS,
     SHIFTS,
-    Bounds,
     ConstantWidth,
     OneRollingRange,
     Outcome,
+    asking,
     judge,
     stream,
 )
 from sklearn.base import BaseEstimator, RegressorMixin
+from story import WALL_OFFSET, Story, prefill
 
 from kvready.advisor.intervals import (
     MAX_CELLS,
@@ -33,21 +33,13 @@ from kvready.advisor.intervals import (
     Interval,
     Intervals,
 )
+from kvready.advisor.ledger import Target
+from kvready.advisor.report import build_report
 from kvready.advisor.rolling import RollingScores
+from kvready.collectors.records import BatchPlanned, Tick
 
 SECONDS = st.floats(1e-4, 1e4)
 SCORES = st.floats(-6.0, 6.0)
-
-
-def asking(intervals: Intervals) -> Callable[[str], Bounds]:
-    """The intervals as `judge` asks: in logs, around a prediction of one second."""
-
-    def ask(cell: str) -> Bounds:
-        interval = intervals.around(cell, 1.0)
-        low, high = max(interval.low_seconds, 1e-9), interval.high_seconds
-        return Bounds(math.log(low), math.log(high), lambda error: interval.settle(math.exp(error)))
-
-    return ask
 
 
 def taught(outcomes: list[Outcome], intervals: Intervals | None = None) -> Intervals:
@@ -211,6 +203,22 @@ def test_overdue_predictions_widen_what_follows_before_their_outcomes_come() -> 
         interval = intervals.around("only", 1.0)
         interval.overdue(5.0 * interval.high_seconds)
     assert intervals.around("only", 1.0).high_seconds > 1.5 * before
+
+
+def test_an_engine_that_hangs_is_told_from_its_overdue_batches_alone() -> None:
+    story = Story()
+    for second in range(1, 61):
+        story.batch(second, second + 0.1, prefill("same", 64))
+    narrow = story.pipeline.ranks[0].forecaster.intervals[Target.BATCH_COMPUTE]
+    before = narrow.around("prefill ≥64 tokens", 0.1).high_seconds
+    for step in range(61, 91):  # planned, and then nothing
+        planned = 61.0 + step / 1_000.0
+        member = prefill("same", 64)
+        story.tell(planned, BatchPlanned(step, planned, WALL_OFFSET + planned, (member,)))
+    story.tell(120.0, Tick(120.0, WALL_OFFSET + 120.0))
+    assert narrow.around("prefill ≥64 tokens", 0.1).high_seconds > 10.0 * before
+    [drift] = [one for one in build_report(story.pipeline).drifts if one.kind == "uncovered"]
+    assert (drift.target, drift.active) == (Target.BATCH_COMPUTE, True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), SCORES, st.booleans()), max_size=80))

@@ -22,10 +22,10 @@ from kvready.advisor.ledger import NOMINAL_COVERAGE, Pair, PairState, Target
 from kvready.advisor.playback import play
 from tests.score_streams import (
     LAWS,
-    Bounds,
     ConstantWidth,
     OneRollingRange,
     Scored,
+    asking,
     judge,
     stream,
 )
@@ -141,20 +141,6 @@ def _per_call(call: Callable[[], None]) -> float:
     for _ in range(CALLS):
         call()
     return (time.process_time() - begun) / CALLS
-
-
-def asking(intervals: Intervals) -> Callable[[str], Bounds]:
-    """The intervals as `judge` asks: in logs, around a prediction of one second."""
-
-    def ask(cell: str) -> Bounds:
-        interval = intervals.around(cell, 1.0)
-        return Bounds(
-            math.log(interval.low_seconds),
-            math.log(interval.high_seconds),
-            lambda error: interval.settle(math.exp(error)),
-        )
-
-    return ask
 
 
 def _row(name: str, value: float, unit: str, beside: float, conditions: dict[str, Any]) -> Row:
