@@ -7,7 +7,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kvready.advisor.load_curve import LoadCurve
+from kvready.collectors.errors import RecordingError
+from kvready.collectors.load_start import MAX_NAME_CHARACTERS, CurveStart, LoadStart, PathStart
 from kvready.collectors.records import CopyMethod, Tier
+from kvready.kernels.errors import ProfileError
 
 # A generic link: what one per-page copy and one byte cost before this machine has been measured.
 GENERIC_CURVE = LoadCurve(0.0, 5e-6, 10e9)
@@ -15,6 +18,8 @@ GENERIC_CURVE = LoadCurve(0.0, 5e-6, 10e9)
 GENERIC_OVERHEAD_SECONDS = 1e-3
 PROFILED_OVERHEAD_SECONDS = 1e-4
 READ = "read"  # how profiles call the mover of a disk
+TIER_NAMES = frozenset(map(str, Tier))
+MOVER_NAMES = frozenset(map(str, CopyMethod)) | {READ}
 
 
 class PriorKind(StrEnum):
@@ -85,6 +90,57 @@ class LoadPriors:
             if found is not None:
                 return found
         return GENERIC
+
+    def told(self) -> LoadStart | None:
+        """As a recording carries it, the paths that engines have; None where nothing was given."""
+        if self.kind is PriorKind.GENERIC:
+            return None
+        paths = tuple(
+            PathStart(*path, _told(prior.quiet), _told(prior.contended))
+            for path, prior in self._paths.items()
+            if {path.source, path.destination} <= TIER_NAMES and path.mover in MOVER_NAMES
+        )
+        return LoadStart(self.kind, self.name[:MAX_NAME_CHARACTERS], self.calibration_id, paths)
+
+    @classmethod
+    def of_told(cls, start: LoadStart | None) -> LoadPriors:
+        """Back from `told`. Raises `RecordingError` for figures that no link has."""
+        if start is None:
+            return NO_PROFILE
+        try:
+            kind = PriorKind(start.kind)
+            paths = {
+                Path(one.source, one.destination, one.mover): Prior(
+                    kind, _curve(one.quiet), _curve(one.contended)
+                )
+                for one in start.paths
+            }
+        except (ProfileError, ValueError) as error:
+            raise RecordingError(
+                f"the recording's header says that loads start from {start.name!r}, but its "
+                f"figures cannot be used ({error}): upgrade kvready, or record anew"
+            ) from None
+        return cls(kind, start.name, start.calibration_id, paths)
+
+
+def _told(curve: LoadCurve) -> CurveStart:
+    return CurveStart(
+        curve.overhead_seconds,
+        curve.fragment_seconds,
+        curve.bytes_per_second,
+        curve.first_octave,
+        curve.knots,
+    )
+
+
+def _curve(told: CurveStart) -> LoadCurve:
+    return LoadCurve(
+        told.overhead_seconds,
+        told.fragment_seconds,
+        told.bytes_per_second,
+        told.first_octave,
+        told.knots,
+    )
 
 
 NO_PROFILE = LoadPriors()

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kvready.advisor.ledger import Pair
+from kvready.advisor.load_priors import LoadPriors
 from kvready.advisor.pipeline import Pipeline
 from kvready.collectors.recording import Recording, RecordingHeader, read_recording
 
@@ -54,7 +55,8 @@ def play(
 ) -> Playback:
     """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records.
 
-    Raises `RecordingError` for a file that is no recording.
+    Loads start from what those of the recorded run started from. Raises `RecordingError` for a file
+    that is no recording.
     """
     recording: Recording = read_recording(path)
     digest = PairDigest()
@@ -64,7 +66,7 @@ def play(
         if on_pair is not None:
             on_pair(pair, line)
 
-    pipeline = Pipeline(settled)
+    pipeline = Pipeline(settled, LoadPriors.of_told(recording.header.load_start))
     records = 0
     for item in recording:
         pipeline.ingest(item)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, get_args
 import msgspec
 
 from kvready.collectors.errors import RecordingError
+from kvready.collectors.load_start import LoadStart
 from kvready.collectors.records import AnyRecord, Ingested
 
 FORMAT = "kvready-recording"
@@ -52,6 +53,7 @@ class RecordingHeader(msgspec.Struct, frozen=True):
     version: int = VERSION
     salted: bool = False  # hashes and ids were replaced for sharing
     conditions: dict[str, str] = {}
+    load_start: LoadStart | None = None  # None: no link profile was given
 
 
 class RecordingWriter:

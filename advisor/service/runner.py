@@ -135,6 +135,7 @@ def open_recording(path: Path, priors: LoadPriors) -> RecordingWriter:
         created_wall_seconds=time.time(),
         kvready_version=VERSION,
         conditions={"loads start from": priors.described},
+        load_start=priors.told(),
     )
     return RecordingWriter(path, header)
 
