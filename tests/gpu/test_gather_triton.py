@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import sys
+import time
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pools_in_memory import Memory, Shape, moves
 
+from kvready.kernels import gather_triton
 from kvready.kernels.errors import MoveError, MoverUnavailable
 from kvready.kernels.gather_triton import TritonGatherMover
 from kvready.kernels.pools import Direction, Move
+from kvready.kernels.torch_device import TorchDevice
 
 # All under 1 MB: the interpreter takes about a millisecond per tile.
 MOVES = {
@@ -178,8 +182,6 @@ def test_a_torch_without_cuda_says_which_to_install(
 def test_without_torch_or_triton_the_gather_says_what_to_install(
     cuda: FakeCuda, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.delitem(sys.modules, "kvready.kernels.gather_kernel", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MoverUnavailable, match=rf"{missing}.*pip install 'kvready\[gpu\]'"):
@@ -219,3 +221,37 @@ def test_a_tile_is_32_kib_and_wastes_little(
     tile = interpreted.tile_for(fragment_bytes)
     assert (tile.rows, tile.columns) == (rows, columns)
     assert tile.rows * tile.columns * interpreted.WORD_BYTES == 32 << 10
+
+
+def test_a_kernel_that_waits_for_an_sm_has_not_started(
+    cuda: FakeCuda, interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU each program notes the device's clock; here a stand-in for the kernel does."""
+    waited_seconds = 0.02
+
+    def note(began: Any, after_seconds: float) -> None:
+        time.sleep(after_seconds)
+        began[:] = time.monotonic_ns() + 10**15  # the device counts from another moment
+
+    def launch(*arguments: Any) -> None:
+        note(arguments[-1], waited_seconds)
+
+    kernel = SimpleNamespace(**vars(interpreted))
+    kernel.INTERPRETED = False
+    kernel.launch, kernel.launch_empty = launch, lambda began: note(began, 0.0)
+    monkeypatch.setattr(gather_triton, "_imported_kernel", lambda: kernel)
+    monkeypatch.setattr(
+        gather_triton,
+        "TorchDevice",
+        lambda ordinal, **_: TorchDevice(ordinal, interpreted=True),
+    )
+    memory = Memory(Shape(2, 64, 4, 4), Direction.LOAD)
+    cuda.register_pools(memory.pools)
+    mover = TritonGatherMover(driver=cuda.driver())
+    times = mover.timed_move(memory.pools, Move(Direction.LOAD, (1,), (1,)))
+    assert times.started_seconds - times.ordered_seconds >= waited_seconds
+    assert times.ready_seconds >= times.started_seconds
+    assert mover.backend == f"triton-{interpreted.triton.__version__}"
+    mover.close()
+    mover.close()
+    cuda.assert_nothing_is_left()
