@@ -22,6 +22,7 @@ from kvready.kernels.errors import ProfileError
 Floats = NDArray[np.float64]
 
 SMALLEST_ERROR = 1e-4  # relative; below it all errors weigh alike
+LARGEST_WEIGHT = 5.0  # of a sample, times that of the usual one
 SETTLED = 1e-9
 FASTEST_BYTES_PER_SECOND = 1e15  # stands for bytes that cost nothing
 SMALLEST_SECONDS = 1e-9
@@ -83,24 +84,23 @@ class AlphaBetaRegressor(_CostRegressor):
 
     def _solve(self, rows: Floats, seconds: Floats) -> Floats:
         features = _with_one(rows)
-        scale = np.maximum(np.abs(seconds), SMALLEST_SECONDS)
-        design, wanted = features / scale[:, None], seconds / scale
-        unit = np.abs(design).max(axis=0)
-        unit[unit == 0.0] = 1.0  # a column of zeros costs nothing
         leaning, leant = self._prior_rows(features, seconds)
-        design, leaning = design / unit, leaning / unit
-        weight = np.ones(len(wanted))
-        solved = np.zeros(features.shape[1])
+        costs = np.zeros(features.shape[1])
+        scale, weight = np.maximum(seconds, SMALLEST_SECONDS), np.ones(len(seconds))
         for _ in range(max(1, self.reweightings)):
-            root = np.sqrt(weight)
-            before = solved
-            solved, _ = nnls(
-                np.vstack([design * root[:, None], leaning]), np.concatenate([wanted * root, leant])
-            )
-            if np.abs(solved - before).max() <= SETTLED * max(np.abs(solved).max(), SETTLED):
+            root = np.sqrt(weight) / scale
+            design = np.vstack([features * root[:, None], leaning])
+            unit = np.abs(design).max(axis=0)
+            unit[unit == 0.0] = 1.0  # a column of zeros costs nothing
+            solved, _ = nnls(design / unit, np.concatenate([seconds * root, leant]))
+            before, costs = costs, solved / unit
+            if np.abs(costs - before).max() <= SETTLED * np.abs(costs).max():
                 break
-            weight = _by_absolute_error(wanted - design @ solved)
-        costs: Floats = solved / unit
+            # Relative to what is predicted: relative to what was seen, slow copies would count
+            # less than quick ones, and all costs come out too low.
+            predicted = features @ costs
+            scale = np.maximum(predicted, SMALLEST_SECONDS)
+            weight = _by_absolute_error((seconds - predicted) / scale)
         return costs
 
     def _prior_rows(self, features: Floats, seconds: Floats) -> tuple[Floats, Floats]:
@@ -131,28 +131,26 @@ class KnotRegressor(_CostRegressor):
         smoothing: float = 1.0,
         shrinking: float = 0.3,
         reweightings: int = 12,
-        rounds: int = 10,
     ) -> None:
         self.prior = prior
         self.prior_observations = prior_observations
         self.smoothing = smoothing
         self.shrinking = shrinking
         self.reweightings = reweightings
-        self.rounds = rounds
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> KnotRegressor:
-        """Fit to copies and their seconds, cost and correction in turn."""
+        """Fit to copies and their seconds: the cost, then what it leaves."""
         rows, seconds = self._copies(X, y)
         octaves = _octaves(rows)
         self.first_octave_ = float(np.floor(octaves.min()))
         wanted = int(np.ceil(octaves.max()) - self.first_octave_) + 1
         hats = self._hats(octaves, min(wanted, MAX_KNOTS))
-        self.knots_ = np.zeros(hats.shape[1])
         base = AlphaBetaRegressor(self.prior, self.prior_observations, self.reweightings)
-        for _ in range(max(1, self.rounds)):
-            self.base_ = base.fit(rows, seconds / np.exp(hats @ self.knots_))
-            left = np.log(seconds / np.maximum(self.base_.predict(rows), SMALLEST_SECONDS))
-            self.knots_ = self._corrections(hats, left)
+        self.base_ = base.fit(rows, seconds)
+        # Once, not in turn with the cost: corrections can stand for a cost per fragment as well,
+        # and would take its place.
+        left = np.log(seconds / np.maximum(self.base_.predict(rows), SMALLEST_SECONDS))
+        self.knots_ = self._corrections(hats, left)
         return self
 
     def predict(self, X: ArrayLike) -> Floats:
@@ -227,13 +225,13 @@ def _octaves(rows: Floats) -> Floats:
 
 
 def _by_absolute_error(errors: Floats) -> Floats:
-    """Weights that turn squares into absolute values beyond the usual error; there they are one.
+    """Weights that turn squares into absolute values; one at the usual error.
 
-    Below it squares stay squares: a few samples met exactly must not outweigh all others.
+    No sample has more than LARGEST_WEIGHT: a few that are met exactly must not outweigh all others.
     """
     sizes = np.abs(errors)
     usual = max(float(np.median(sizes)), SMALLEST_ERROR)
-    weight: Floats = usual / np.maximum(sizes, usual)
+    weight: Floats = usual / np.maximum(sizes, usual / LARGEST_WEIGHT)
     return weight
 
 

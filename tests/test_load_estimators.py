@@ -82,6 +82,20 @@ def test_a_tenth_of_wild_outliers_changes_little() -> None:
     assert unseen_error(fitted, CROOKED) < 0.06
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_that_lost_their_core_for_a_while_do_not_become_corrections(seed: int) -> None:
+    # A busy machine: copies are slower by any factor, few by much, and none is quicker.
+    truth = LoadCurve(1e-5, 1e-6, 12e9)
+    rows, seconds = timed(truth, 192, seed)
+    rng = random.Random(seed)
+    slower = np.array([math.exp(rng.expovariate(1 / 0.6)) for _ in seconds])
+    model = KnotRegressor().fit(rows, seconds * slower)
+    assert np.abs(model.knots_).max() < 0.3
+    usual = float(np.median(slower))
+    fragment_seconds = model.to_curve().fragment_seconds
+    assert fragment_seconds == pytest.approx(usual * truth.fragment_seconds, rel=0.15)
+
+
 @pytest.mark.parametrize("shapes", [1, 2, 4])
 def test_few_samples_lean_on_the_priors_proportions(shapes: int) -> None:
     truth = LoadCurve(1e-4, 1e-6, 1e9)  # ten times slower than the prior, in the same proportions

@@ -23,10 +23,10 @@ from kvready.kernels.per_page_cpu import PerPageMover
 from kvready.kernels.pools import Direction, Move, Mover, Pools
 
 SHAPES = 256
-REPEATS = 4
+REPEATS = 8
 PLANES = 8
 SMALLEST_FRAGMENT_BYTES, LARGEST_FRAGMENT_BYTES = 512, 2 << 20
-SMALLEST_LOAD_BYTES, LARGEST_LOAD_BYTES = 64 << 10, 64 << 20
+SMALLEST_LOAD_BYTES, LARGEST_LOAD_BYTES = 64 << 10, 32 << 20
 MAX_FRAGMENTS = 16_384
 # Four bands of half an octave, held out whole, and all that is larger than any that is shown.
 HELD_OUT_OCTAVES = ((10.25, 10.75), (13.25, 13.75), (15.25, 15.75), (18.25, 18.75))
@@ -66,9 +66,9 @@ class Timed(NamedTuple):
 def sweep(mover: Mover, shapes: int = SHAPES, seed: int = 1) -> list[Timed]:
     """Copies of random sizes from a page-first to a layer-first pool; whole rounds apart."""
     numbers = random.Random(seed)
-    pages = 2 * LARGEST_LOAD_BYTES
-    host = np.ones(pages, dtype=np.uint8)
-    hbm = np.ones(pages, dtype=np.uint8)
+    pool_bytes = 4 * LARGEST_LOAD_BYTES
+    host = np.ones(pool_bytes, dtype=np.uint8)
+    hbm = np.ones(pool_bytes, dtype=np.uint8)
     moves = [_move(numbers, host, hbm) for _ in range(shapes)]
     seconds: list[list[float]] = [[] for _ in moves]
     for _ in range(REPEATS):
@@ -216,12 +216,12 @@ def _per_call(call: Callable[[], object], calls: int) -> float:
     return best
 
 
-def rows() -> Iterator[Row]:
+def load_model_rows() -> Iterator[Row]:
     """Every figure of the load model."""
     yield from error_rows()
     yield estimate_row()
 
 
 if __name__ == "__main__":
-    for row in rows():
+    for row in load_model_rows():
         print(json.dumps(row), flush=True)
