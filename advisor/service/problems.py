@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from kvready.advisor.service.description import add_schemas, content
 from kvready.advisor.service.models import Problem
 from kvready.collectors.errors import QuestionError, QuestionFault, ServiceError
 
@@ -22,14 +23,18 @@ STATUS = {
 }
 RETRY_SECONDS = 1
 MEDIA_TYPE = "application/problem+json"
-UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "Not now"}}
-REFUSED: dict[int | str, dict[str, Any]] = {
-    422: {"model": Problem, "description": "A parameter is wrong"},
-    **UNAVAILABLE,
-}
-READINESS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": text}
-    for status, text in {
+
+
+def _described(texts: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Responses of these statuses, for a route's description."""
+    body = content(MEDIA_TYPE, Problem.__name__)
+    return {status: {"description": text, **body} for status, text in texts.items()}
+
+
+UNAVAILABLE = _described({503: "Not now"})
+REFUSED = _described({422: "A parameter is wrong", 503: "Not now"})
+READINESS = _described(
+    {
         400: "The question ended early",
         401: "The token is missing or wrong",
         403: "No token is set, and one is needed beyond loopback",
@@ -39,8 +44,8 @@ READINESS: dict[int | str, dict[str, Any]] = {
         422: "The question is malformed, or names blocks by their content where keys are off",
         503: "Not now",
         504: "Too busy to answer in time",
-    }.items()
-}
+    }
+)
 
 
 def of_question(error: QuestionError) -> Problem:
@@ -62,6 +67,7 @@ def problem(status: int, detail: str) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app` as a problem."""
+    add_schemas(app, {Problem.__name__: Problem.model_json_schema()})
 
     @app.exception_handler(ServiceError)
     async def unavailable(request: Request, error: ServiceError) -> JSONResponse:

@@ -16,13 +16,13 @@ from kvready.advisor import contract_schema
 from kvready.advisor.model_cards import ModelCards, model_cards
 from kvready.advisor.service import problems
 from kvready.advisor.service.access import Access
+from kvready.advisor.service.description import REFERENCE, add_schemas, content
 from kvready.advisor.service.readiness_desk import MAX_BODY_BYTES, ReadinessDesk
 from kvready.advisor.service.sidecar import Sidecar
 
 BODY_SECONDS = 5.0  # for a caller to send its question
 CARDS_AGE_SECONDS = 3.0
 JSON = "application/json"
-REFERENCE = "#/components/schemas/{name}"
 
 
 def install(app: FastAPI, sidecar: Sidecar) -> None:
@@ -37,7 +37,7 @@ def install(app: FastAPI, sidecar: Sidecar) -> None:
         summary="When will these be ready, and what should be done?",
         response_class=Response,
         responses={200: _answered("Answers"), **problems.READINESS},
-        openapi_extra={"requestBody": {"required": True, **_content("Question")}},
+        openapi_extra={"requestBody": {"required": True, **content(JSON, "Question")}},
     )
     async def readiness(request: Request) -> Response:
         access.check(request.headers.get("authorization"))
@@ -65,7 +65,7 @@ def install(app: FastAPI, sidecar: Sidecar) -> None:
         return Response(msgspec.json.encode(sidecar.ask(cards)), media_type=JSON)
 
     app.include_router(router)
-    _describe(app)
+    add_schemas(app, contract_schema.components(REFERENCE))
 
 
 async def _body_of(request: Request) -> bytes:
@@ -99,22 +99,5 @@ class _Cards:
         return self._made
 
 
-def _content(name: str) -> dict[str, Any]:
-    return {"content": {JSON: {"schema": {"$ref": REFERENCE.format(name=name)}}}}
-
-
 def _answered(name: str) -> dict[str, Any]:
-    return {"description": "Answered", **_content(name)}
-
-
-def _describe(app: FastAPI) -> None:
-    of_fastapi = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        described = of_fastapi()
-        schemas = described.setdefault("components", {}).setdefault("schemas", {})
-        for name, schema in contract_schema.components(REFERENCE).items():
-            schemas.setdefault(name, schema)
-        return described
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    return {"description": "Answered", **content(JSON, name)}

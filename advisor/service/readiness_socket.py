@@ -85,9 +85,12 @@ class SocketServer:
         server = await asyncio.start_unix_server(self._client, sock=self._listener)
         await self._stopping.wait()
         server.close()
-        for task in list(self._clients):
+        await asyncio.sleep(0.0)  # who was let in just now begins, and so can be ended
+        clients = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in clients:
             task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.gather(*clients, return_exceptions=True)
+        await asyncio.sleep(0.0)  # their connections close
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
