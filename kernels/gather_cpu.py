@@ -71,10 +71,11 @@ class GatherMover:
         if self._closed:
             raise MoverUnavailable(CLOSED)
         move.check_extent(pools)
-        if not self._thread_pool().move(pools, move):
+        moved_bytes = self._thread_pool().move(pools, move)
+        if moved_bytes is None:
             move.check(pools)  # says which page is wrong
             raise MoveError("the pages to move changed while they were read; nothing was moved")
-        return move.fragments(pools) * pools.fragment_bytes
+        return moved_bytes
 
     def close(self) -> None:
         """End the threads. Safe twice."""
@@ -108,16 +109,16 @@ class _ThreadPool:
                 "fewer"
             )
 
-    def move(self, pools: Pools, move: Move) -> bool:
-        """Whether every page was good, and so moved; gather.c looks at them before it begins."""
+    def move(self, pools: Pools, move: Move) -> int | None:
+        """Bytes moved; None where a page is bad, which gather.c looks for before it begins."""
         window = move.plane_window(pools)
         planes = array("Q", pools.plane_addresses[window.start : window.stop])
         try:
             host_pages, hbm_pages = _int64s(move.host_pages), _int64s(move.hbm_pages)
         except OverflowError:
-            return False
+            return None
         if len(host_pages) != len(hbm_pages):
-            return False
+            return None
         with self._lock:
             if self._handle is None:
                 raise MoverUnavailable(CLOSED)
@@ -138,7 +139,7 @@ class _ThreadPool:
             )
         if refused == NO_MEMORY:
             raise MoverUnavailable("no memory left to check the pages; move fewer at a time")
-        return not refused
+        return None if refused else len(host_pages) * len(planes) * pools.fragment_bytes
 
     def close(self) -> None:
         with self._lock:
