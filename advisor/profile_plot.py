@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,11 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
     paths: dict[tuple[str, str], list[Curve]] = {}
     for curve in profile.curves:
         paths.setdefault((curve.source, curve.destination), []).append(curve)
-    width, height = PANEL_INCHES
-    figure = _figure_class()(figsize=(width * max(1, len(paths)), height), layout="constrained")
-    panels = figure.subplots(1, max(1, len(paths)), squeeze=False)[0]
-    for panel, ((source, destination), curves) in zip(panels, paths.items(), strict=False):
+    panel_width, height = PANEL_INCHES
+    width = panel_width * len(paths)
+    figure = _figure_class()(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(1, len(paths), squeeze=False)[0]
+    for panel, ((source, destination), curves) in zip(panels, paths.items(), strict=True):
         _draw(panel, curves)
         panel.set_title(f"{source} to {destination}", loc="left")
     panels[0].set_ylabel("bandwidth of payload, GB/s")
@@ -58,7 +60,13 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
     )
     characters = int(CAPTION_CHARACTERS_PER_INCH * width)
     figure.supxlabel(fill(_caption(profile), characters), fontsize=8, color="#444444")
-    figure.savefig(file, dpi=150)
+    picture = BytesIO()
+    figure.savefig(picture, dpi=150, format=file.suffix.lower().removeprefix("."))
+    try:
+        file.write_bytes(picture.getvalue())
+    except OSError:
+        file.unlink(missing_ok=True)  # part of a picture is none
+        raise
 
 
 def _draw(panel: Axes, curves: Sequence[Curve]) -> None:

@@ -15,12 +15,14 @@ from kvready.kernels.summary import (
     SHOWN_FRAGMENT_BYTES,
     Point,
     bandwidth_at,
+    busy_before,
     points,
     summarize,
 )
 from kvready.kernels.sweep import LARGEST_FRAGMENT_BYTES, SMALLEST_FRAGMENT_BYTES
 
 CONTIGUOUS = "contiguous"
+BUSY = 0.05  # of the time
 CURVES_BESIDE = 4  # fit beside each other into 80 columns
 SHOWN_CONDITIONS = ("model", "left_out", "competing", "disk", "gather_fallback")  # name endings
 
@@ -31,6 +33,13 @@ def print_summary(profile: LinkProfile, console: Console) -> None:
     console.print(Text(described(profile)))
     if profile.provenance is Provenance.MEASURED:
         console.print(Text(f"calibration {profile.calibration_id}", style="dim"))
+    busy = busy_before(profile)
+    if busy is not None and busy > BUSY:
+        console.print(
+            f"other work waited for a CPU {busy:.0%} of the time before this began: what is called "
+            "quiet here was not; calibrate again when the machine is idle",
+            style="yellow",
+        )
     for path, curves in _paths(profile.curves):
         console.print(_heading(path, "GB/s of payload by fragment size"))
         console.print(_summary_table(curves))

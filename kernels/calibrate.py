@@ -30,6 +30,7 @@ from kvready.kernels.timed_sweep import Progress, TimedSweep
 CPU_SECONDS = 10.0  # of a calibration, unless told otherwise
 GPU_SECONDS = 150.0  # of one with a GPU, the disk included
 DISK_SECONDS = 5.0  # of these, where the host tier is a GPU's
+DISK_SHAPES = disk_shape_count(CPU_SECONDS)
 SOFTWARE = ("kvready", "numpy", "torch", "triton")
 PRESSURE = Path("/proc/pressure/cpu")
 
@@ -130,7 +131,7 @@ def _on_gpu(
         timed.take(sweep, benches, "")
     with ExitStack() as stack:
         yield Progress(0, 1, "writing a file")
-        benches = _disk(request, disk_shape_count(CPU_SECONDS), stack, timed)
+        benches = _disk(request, DISK_SHAPES, stack, timed)
         if benches:
             cpu_compute = stack.enter_context(CpuCompute(cpus))
             left = seconds - (time.monotonic() - began)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from kvready.kernels.profile import Curve, Sample
+from kvready.kernels.profile import Curve, LinkProfile, Sample
 from kvready.kernels.sweep import (
     KIB,
     LARGEST_FRAGMENT_BYTES,
@@ -108,6 +109,12 @@ def repeat_scatter(curves: Iterable[Curve]) -> float | None:
                 low, middle, high = spread([sample.move_seconds for sample in samples])
                 scatters.append((high - low) / middle)
     return median(scatters) if scatters else None
+
+
+def busy_before(profile: LinkProfile) -> float | None:
+    """Share of the 10 s before it in which other work waited for a CPU; None: not told."""
+    found = re.search(r"\bavg10=([\d.]+)", profile.conditions.get("pressure_before", ""))
+    return float(found[1]) / 100 if found else None
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

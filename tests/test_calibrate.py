@@ -21,6 +21,7 @@ from kvready.advisor.cli import main
 from kvready.kernels import calibrate as calibration
 from kvready.kernels import gather_cpu
 from kvready.kernels.calibrate import Request, calibrate
+from kvready.kernels.competing import CpuCompute
 from kvready.kernels.disk import ALIGNMENT_BYTES, DIRECT
 from kvready.kernels.errors import DiskError, MoveError
 from kvready.kernels.gather_cpu import available_backends
@@ -169,6 +170,30 @@ def test_rounds_are_whole_and_progress_counts_up(monkeypatch: pytest.MonkeyPatch
     assert profile.conditions["left_out"] == "2 of 4 rounds: time was up"
     assert profile.conditions["disk"] == "skipped, as asked"
     assert not [c for c in profile.curves if c.source == "disk"]
+
+
+def test_with_a_gpu_its_host_tier_and_the_disk_are_swept_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """How the two sweeps are put together; what a GPU does in the first is tested elsewhere."""
+    monkeypatch.setattr(calibration, "_cuda", lambda: object())
+    monkeypatch.setattr(
+        calibration,
+        "GpuBench",
+        lambda driver, shapes, seed, layout: HostBench(SMALL, 1, 6, seed, layout),
+    )
+    monkeypatch.setattr(calibration, "GpuCompute", lambda driver: CpuCompute(1))
+    monkeypatch.setattr(calibration, "DISK_SHAPES", 2)
+    before = children_of(os.getpid())
+    profile, _ = finished(Request(seconds=0.01, disk_folder=tmp_path))
+    assert children_of(os.getpid()) == before
+    paths = {(curve.source, curve.destination) for curve in profile.curves}
+    assert paths == {("host", "hbm"), ("hbm", "host"), ("disk", "host")}
+    assert profile.conditions["rounds"] == profile.conditions["disk_rounds"] == "2"
+    assert profile.conditions["competing"].startswith("1 one-thread")
+    assert profile.conditions["disk_competing"]
+    repeats = {sample.round for curve in profile.curves for sample in curve.samples}
+    assert repeats == {0, 1}
 
 
 def test_without_a_compiler_the_stand_in_is_measured_under_its_own_name(

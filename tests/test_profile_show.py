@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.image
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -122,6 +124,23 @@ def test_published_claims_are_shown_as_inputs_and_predictions() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pressure", "warned"),
+    [
+        ("some avg10=87.40 avg60=8.61 avg300=8.28 total=2432130184", "87%"),
+        ("some avg10=0.07 avg60=8.61 avg300=8.28 total=2432130184", ""),
+        ("not told by this system", ""),
+    ],
+)
+def test_figures_of_a_busy_machine_carry_a_warning(
+    measured: LinkProfile, pressure: str, warned: str
+) -> None:
+    conditions = measured.conditions | {"pressure_before": pressure}
+    text = shown(msgspec.structs.replace(measured, conditions=conditions))
+    assert ("waited for a CPU" in text) == bool(warned)
+    assert warned in text
+
+
+@pytest.mark.parametrize(
     ("size", "text"),
     [(512, "512 B"), (2048, "2 KiB"), (1 << 20, "1 MiB"), (1152, "1.12 KiB"), (3 << 20, "3 MiB")],
 )
@@ -164,6 +183,29 @@ def test_one_colour_per_mover_and_dashes_for_contended(
     assert len(solid) == len(dashed) == 8
     assert [line.get_color() for line in solid] == [line.get_color() for line in dashed]
     assert len({tuple(line.get_color()) for line in solid}) == 8
+
+
+def test_a_disk_that_is_full_leaves_no_part_of_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        plot = tmp_path / "x.svg"
+        code = run("show", "published:gh200", "--plot", plot, monkeypatch=monkeypatch)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert "free some space" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_in_a_folder_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("show", "published:gh200", "--plot", "absent/x.svg")
+    assert run(*arguments, monkeypatch=monkeypatch) == 2
+    assert "absent is no writable folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["links.pdf", "links", "links.png.txt"])

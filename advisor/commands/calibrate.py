@@ -72,7 +72,7 @@ def measure(
         raise SettingsError("name the link profile to write: kvready calibrate --out links.json")
     if no_disk and disk_folder is not None:
         raise SettingsError("--no-disk and --disk-folder contradict each other; give one")
-    _check_writable(out)
+    _check_writable("--out", out)
     shape = None if model is None else _model(model)
     request = Request(
         seconds=seconds,
@@ -101,6 +101,7 @@ def show(
     """Print a link profile: bandwidth over fragment size with intervals, waits, slow-downs."""
     if plot is not None:
         check_plot_path(plot)
+        _check_writable("--plot", plot)
     profile = _profile(file)
     console = Console()
     print_summary(profile, console)
@@ -146,10 +147,12 @@ def _profile(file: str) -> LinkProfile:
     return read_profile(Path(file))
 
 
-def _check_writable(out: Path) -> None:
-    """Better said before the measurement than after it."""
-    folder = out.parent
-    if out.exists() and not out.is_file():
-        raise SettingsError(f"--out {out} is no regular file; name another")
+def _check_writable(option: str, file: Path) -> None:
+    """Better said before the work than after it."""
+    folder = file.parent
+    if file.exists() and not file.is_file():
+        raise SettingsError(f"{option} {file} is no regular file; name another")
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise SettingsError(f"--out {out}: {folder} is no writable folder; make it or name another")
+        raise SettingsError(
+            f"{option} {file}: {folder} is no writable folder; make it or name another"
+        )
