@@ -12,12 +12,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from kvready.kernels.competing import Step
 from kvready.kernels.cuda_driver import CudaDriver
 from kvready.kernels.cuda_stream import CudaContext, CudaEvent, CudaStream
 from kvready.kernels.errors import KernelError, MoverUnavailable
 from kvready.kernels.torch_device import TorchDevice
+
+if TYPE_CHECKING:
+    import torch
 
 MATRIX_ROWS = 4096  # bfloat16: about 0.2 ms on an H200
 STEPS_PER_RUN = 8
@@ -42,23 +46,26 @@ class GpuCompute:
         self.description = f"{rows} x {rows} products in bfloat16 on one stream of the GPU"
         self._device = TorchDevice(ordinal, interpreted=interpreted)
         self._context = CudaContext(driver, ordinal)
-        torch = self._device.torch
-        with self._context.current():
-            self._stream = CudaStream(self._context)
-            self._anchor = CudaEvent(driver)
-            self._runs = [_Run(driver), _Run(driver)]
-            with self._device.on_stream(self._stream.handle):
-                self._left, self._right, self._product = (
-                    torch.randn(rows, rows, dtype=torch.bfloat16, device=self._device.device)
-                    for _ in range(3)
-                )
-                for _ in range(SETTLING_RUNS):  # the first product loads libraries
-                    self._multiply()
-            self._stream.synchronize()
+        self._matrices: list[torch.Tensor] = []
         self._steps: deque[Step] = deque(maxlen=KEPT_STEPS)
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: KernelError | RuntimeError | None = None
+        with self._context.current():
+            self._stream = CudaStream(self._context)
+            self._anchor = CudaEvent(driver)
+            self._runs = [_Run(driver), _Run(driver)]
+        try:
+            self._settle(rows)
+        except RuntimeError as error:
+            self.close()
+            raise MoverUnavailable(
+                f"the competing compute load on the GPU could not be set up ({error}); free some "
+                "of its memory and run this again"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> GpuCompute:
         return self
@@ -102,7 +109,18 @@ class GpuCompute:
                 self._anchor.close()
                 self._stream.close()
             self._context.close()
-            del self._left, self._right, self._product
+            self._matrices.clear()
+
+    def _settle(self, rows: int) -> None:
+        torch = self._device.torch
+        with self._context.current(), self._device.on_stream(self._stream.handle):
+            self._matrices += [
+                torch.randn(rows, rows, dtype=torch.bfloat16, device=self._device.device)
+                for _ in range(3)
+            ]
+            for _ in range(SETTLING_RUNS):  # the first product loads libraries
+                self._multiply()
+            self._stream.synchronize()
 
     def _work(self) -> None:
         try:
@@ -137,7 +155,8 @@ class GpuCompute:
         self._steps.extend(Step(started, ended) for started, ended in pairwise(times))
 
     def _multiply(self) -> None:
-        self._device.torch.mm(self._left, self._right, out=self._product)
+        left, right, product = self._matrices
+        self._device.torch.mm(left, right, out=product)
 
 
 class _Run:

@@ -91,15 +91,14 @@ class TritonGatherMover(CudaMover):
         stream = self._stream.handle
         programs = min(self.sms, self._kernel.tiles_in(move.fragments(pools), pools.fragment_bytes))
         timed = self._reference is not None and programs > 0
-        with self._on_stream():
+        with self._on_stream(), self._launching():
             pages = self._int64(move.host_pages), self._int64(move.hbm_pages)
             self._started.record(stream)
             if programs:
                 began = self._began if timed else None
-                with self._launching():
-                    self._kernel.launch(
-                        self._host_address, self._plane_units, pages, pools, move, programs, began
-                    )
+                self._kernel.launch(
+                    self._host_address, self._plane_units, pages, pools, move, programs, began
+                )
             self._ended.record(stream)
             self._stream.synchronize()
             return self._unstarted_seconds(programs) if timed else 0.0
@@ -110,7 +109,7 @@ class TritonGatherMover(CudaMover):
             yield
         except (RuntimeError, self._kernel.TritonError) as error:
             raise MoveError(
-                f"the gather kernel could not be launched ({error}); use dma_batch, and run "
+                f"the gather kernel could not be run ({error}); use dma_batch, and run "
                 "`make gpu-check`"
             ) from error
 
