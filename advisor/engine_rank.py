@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvready.advisor.conditions import Traffic
-from kvready.advisor.forecaster import Forecaster, Moment
+from kvready.advisor.forecaster import Forecaster, Moment, OnForecast
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
@@ -41,12 +41,18 @@ ASSUMED_CHUNK_TOKENS = 512
 class Shared:
     """What all ranks of an engine add to."""
 
-    def __init__(self, on_pair: Callable[[Pair], None], priors: LoadPriors = NO_PROFILE) -> None:
+    def __init__(
+        self,
+        on_pair: Callable[[Pair], None],
+        priors: LoadPriors = NO_PROFILE,
+        on_forecast: OnForecast | None = None,
+    ) -> None:
         self.inventory = Inventory()
         self.ledger = Ledger()
         self.totals = Totals()
         self.traffic = Traffic()
         self.on_pair = on_pair
+        self.on_forecast = on_forecast
         self.priors = priors
 
 
@@ -60,7 +66,12 @@ class EngineRank:
         self.requests = RequestTracker()
         self.steps = StepTimeline()
         self.forecaster = Forecaster(
-            shared.ledger, self.requests, shared.on_pair, rank, shared.priors
+            shared.ledger,
+            self.requests,
+            shared.on_pair,
+            rank,
+            shared.priors,
+            shared.on_forecast,
         )
         self.hits = HitAccount(
             shared.inventory,

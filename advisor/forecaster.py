@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kvready.advisor.compute import ComputeModel
-from kvready.advisor.intervals import Intervals
+from kvready.advisor.intervals import Interval, Intervals
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.readiness import INTO_HBM, Mover, direction_of
@@ -48,6 +48,7 @@ PRIOR_FACTORS = {
 FORECAST_COPIES = {Tier.HBM: Target.LOAD, Tier.HOST: Target.FETCH}  # by where they go
 
 Moment = tuple[int, float]  # ingest number and receive time of the record at hand
+OnForecast = Callable[[Forecast, Interval], None]
 
 
 class Forecaster:
@@ -60,6 +61,7 @@ class Forecaster:
         on_pair: Callable[[Pair], None],
         rank: int = 0,
         priors: LoadPriors = NO_PROFILE,
+        on_forecast: OnForecast | None = None,
     ) -> None:
         self.compute = ComputeModel()
         self.mover = Mover(priors)
@@ -70,6 +72,7 @@ class Forecaster:
         self._ledger = ledger
         self._requests = requests
         self._on_pair = on_pair
+        self._on_forecast = on_forecast
         self._prefix = f"{rank}:" if rank else ""  # ids of several ranks share one ledger
         self.intervals = {target: Intervals(PRIOR_FACTORS[target]) for target in Target}
         self._planned: OrderedDict[int, BatchPlanned] = OrderedDict()
@@ -297,23 +300,23 @@ class Forecaster:
         if self.engine is not None and not self.engine.supported_kv_state:
             return  # KV state of another kind follows other laws: no number is better
         interval = self.intervals[target].around(shape_cell, predicted_seconds)
-        evicted = self._ledger.write(
-            Forecast(
-                forecast_id=self._ledger.next_id(),
-                target=target,
-                subject=self._prefix + subject,
-                made_ingest=moment[0],
-                made_seconds=moment[1],
-                starts_seconds=starts_seconds,
-                p50_seconds=interval.p50_seconds,
-                low_seconds=interval.low_seconds,
-                high_seconds=interval.high_seconds,
-                shape_cell=shape_cell,
-                model_version=model_version,
-                leans_on_degraded=self.leans_on_degraded,
-            ),
-            interval,
+        forecast = Forecast(
+            forecast_id=self._ledger.next_id(),
+            target=target,
+            subject=self._prefix + subject,
+            made_ingest=moment[0],
+            made_seconds=moment[1],
+            starts_seconds=starts_seconds,
+            p50_seconds=interval.p50_seconds,
+            low_seconds=interval.low_seconds,
+            high_seconds=interval.high_seconds,
+            shape_cell=shape_cell,
+            model_version=model_version,
+            leans_on_degraded=self.leans_on_degraded,
         )
+        evicted = self._ledger.write(forecast, interval)
+        if self._on_forecast is not None:
+            self._on_forecast(forecast, interval)
         if evicted is not None:
             self._on_pair(evicted)
 

@@ -75,9 +75,8 @@ class Intervals:
         low = self._standard.lower(cell.low_tail)
         middle = self._standard.median()
         high = self._standard.upper(cell.high_tail)
-        own, scores = cell.standard, len(cell.standard)
-        if scores >= MIN_OWN_SCORES:
-            share = scores / (scores + OWN_QUANTILE_OUTCOMES)
+        own, share = cell.standard, cell.own_share
+        if share:
             low += share * (own.lower(cell.low_tail) - low)
             middle += share * (own.median() - middle)
             high += share * (own.upper(cell.high_tail) - high)
@@ -94,6 +93,14 @@ class Intervals:
             max(high, middle),
         )
         return Interval(self, shape_cell, frame, predicted_seconds)
+
+    def upper_score(self, shape_cell: str, tail: float) -> float:
+        """The standard score that outcomes exceed so often, adapted as the upper bound is."""
+        cell = self._cells.get(self._name(shape_cell)) or Cell(self.tail)
+        adapted = min(tail * cell.high_tail / self.tail, 0.5)
+        score = self._standard.upper(adapted)
+        share = cell.own_share
+        return score + share * (cell.standard.upper(adapted) - score) if share else score
 
     def take(self, interval: Interval, score: float, missed: bool) -> list[Place]:
         """Put an outcome's score wherever it belongs; returns the places, for corrections."""
@@ -142,6 +149,12 @@ class Cell:
         self.standard = RollingScores(WINDOW)
         self.low_tail = self.high_tail = tail
 
+    @property
+    def own_share(self) -> float:
+        """How far its own quantiles count beside the pool's."""
+        scores = len(self.standard)
+        return scores / (scores + OWN_QUANTILE_OUTCOMES) if scores >= MIN_OWN_SCORES else 0.0
+
 
 class Frame(NamedTuple):
     """What was known of a cell's errors at a moment; bounds are standard scores."""
@@ -183,6 +196,14 @@ class Interval:
     def around(self, predicted_seconds: float) -> Interval:
         """The same, as things stood when it was made, around another prediction."""
         return Interval(self._intervals, self.shape_cell, self.frame, predicted_seconds)
+
+    def exceeded_seconds(self, share: float) -> float:
+        """The bound that the outcome exceeds so often, between median and upper bound.
+
+        By what is known when it is asked: ask at the moment of the forecast.
+        """
+        score = self._intervals.upper_score(self.shape_cell, share)
+        return self._seconds(min(max(score, self.frame.middle), self.frame.high))
 
     def overdue(self, at_least_seconds: float) -> None:
         """No outcome yet, and already longer than the bounds allow: a miss from this moment on."""

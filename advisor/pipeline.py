@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kvready.advisor.asking import Readiness
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
-from kvready.advisor.forecaster import Moment
+from kvready.advisor.forecaster import Moment, OnForecast
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
@@ -50,9 +50,13 @@ class Pipeline:
         self,
         on_pair: Callable[[Pair], None] | None = None,
         priors: LoadPriors = NO_PROFILE,
+        on_forecast: OnForecast | None = None,
     ) -> None:
-        """`priors`: what a link profile says of copies, before the engine has made any."""
-        self._shared = Shared(on_pair or _ignore, priors)
+        """`priors`: what a link profile says of copies, before the engine has made any.
+
+        `on_forecast` hears of each forecast as it is written, before the next record.
+        """
+        self._shared = Shared(on_pair or _ignore, priors, on_forecast)
         self.priors = priors
         self.inventory = self._shared.inventory
         self.ledger = self._shared.ledger
