@@ -16,6 +16,7 @@ with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from kvready.kernels.engine.transfer_observer import (
     load_observer,
 )
 from kvready.kernels.gather_cpu import open_gather
+from kvready.kernels.pools import Mover
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.config import OffloadingConfig
@@ -74,7 +76,7 @@ class HostTierWorker(OffloadingWorker):
         ]
         host = make_pool(tensor_bytes(len(hbm), self._tensors_by_group))
         pools = host.pools(hbm, self._tensors_by_group)
-        self.copies = TierCopies(host, hbm, pools, blocks_per_chunk, settings, open_gather)
+        self.copies = TierCopies(host, hbm, pools, blocks_per_chunk, settings, _open_gather)
         self._observer = observer
         self._loads = CopyThread(True, observer, _prepare_copy_thread)
         self._stores = CopyThread(False, observer, _prepare_copy_thread)
@@ -183,6 +185,12 @@ def observer_of(spec: CPUOffloadingSpec) -> TransferObserver | None:
         spec.config.parallel.data_parallel_index,
         spec.config.parallel.rank,
     )
+
+
+def _open_gather(threads: int) -> Mover:
+    """A gather whose helper threads may run beside the compute cores, as its caller does."""
+    with ThreadPoolExecutor(1, initializer=widen_affinity) as opener:
+        return opener.submit(open_gather, threads).result()
 
 
 def _prepare_copy_thread() -> None:
