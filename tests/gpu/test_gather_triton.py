@@ -227,7 +227,7 @@ def test_a_kernel_that_waits_for_an_sm_has_not_started(
     cuda: FakeCuda, interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU each program notes the device's clock; here a stand-in for the kernel does."""
-    waited_seconds = 0.02
+    waited_seconds = 0.2
 
     def note(began: Any, after_seconds: float) -> None:
         time.sleep(after_seconds)
@@ -249,7 +249,8 @@ def test_a_kernel_that_waits_for_an_sm_has_not_started(
     cuda.register_pools(memory.pools)
     mover = TritonGatherMover(driver=cuda.driver())
     times = mover.timed_move(memory.pools, Move(Direction.LOAD, (1,), (1,)))
-    assert times.started_seconds - times.ordered_seconds >= waited_seconds
+    # What a launch takes on an idle device is no wait: less by that much.
+    assert times.started_seconds - times.ordered_seconds > waited_seconds / 2
     assert times.ready_seconds >= times.started_seconds
     assert mover.backend == f"triton-{interpreted.triton.__version__}"
     mover.close()
