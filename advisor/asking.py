@@ -122,8 +122,9 @@ class _Desk:
         known = self._answers.get(key)
         if known is None:
             known = self._work_out(holding, tolerates, asked.deadline_seconds, None)
-            if len(self._answers) < MAX_REMEMBERED_SHAPES:
-                self._answers[key] = known
+            if len(self._answers) >= MAX_REMEMBERED_SHAPES:
+                self._answers.clear()
+            self._answers[key] = known
         return known
 
     def answer_of_request(

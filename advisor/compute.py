@@ -117,8 +117,8 @@ class ComputeModel:
         # Costs are linear in these sums over the chunks, so that no chunk need be gone through.
         chunks = -(-new_tokens // max(chunk_tokens, 1))
         token_pairs = new_tokens * context_tokens + new_tokens * (new_tokens + 1) // 2
-        sums = (float(chunks), float(new_tokens), float(token_pairs), 0.0, 0.0)
-        return self._prefill.predict(sums)
+        batch, token, token_pair, _, _ = self._prefill.coefficients
+        return chunks * batch + new_tokens * token + token_pairs * token_pair
 
     def learn(self, members: Iterable[BatchMember], actual_seconds: float) -> None:
         """Take in one finished batch."""

@@ -225,7 +225,9 @@ def _break_even_tokens(holding: Holding, estimates: Estimates, wait_seconds: flo
 
     if not load_is_sooner(blocks):
         return None
-    low, high = 0, blocks
+    if load_is_sooner(1):
+        return block
+    low, high = 1, blocks
     while high - low > 1:
         middle = (low + high) // 2
         if load_is_sooner(middle):

@@ -9,6 +9,7 @@ from kvready.advisor.engine_rank import ASSUMED_CHUNK_TOKENS, EngineRank
 from kvready.advisor.estimates import Interference
 from kvready.advisor.forecaster import Moment
 from kvready.advisor.holding import Holding, Portion
+from kvready.advisor.intervals import FLOOR_SECONDS
 from kvready.advisor.ledger import Target
 from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.ranges import NOTHING, Range, ordered, total
@@ -18,9 +19,13 @@ from kvready.advisor.shape_cells import compute_cell, load_cell, request_cell
 from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tier
 
 MAX_LEADERS = 16  # whose first token is rolled forward for one set of estimates
+MAX_REMEMBERED_SHAPES = 4_096  # of prefills
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
 UNKNOWN_INTERFERENCE = Interference()
 INTO_HBM = (Tier.HOST, Tier.HBM)
+
+Key = tuple[Target, Tier | None, int]  # a shape cell: of copies from a tier, or of batches
+Factors = tuple[float, float, float]  # of the median, the lower and the upper bound
 
 
 class EngineEstimates:
@@ -41,6 +46,10 @@ class EngineEstimates:
         self.layers = engine.layers if engine else 0
         self.block_tokens = engine.block_tokens if engine else 0
         self.interference = interference
+        # They name the coefficients that the figures are made with, and the loads' link profile.
+        versions = (rank.forecaster.mover.model(*INTO_HBM), rank.forecaster.compute)
+        self.model_version = "+".join(model.version for model in versions)
+        self.calibration_id = rank.forecaster.mover.calibration_id or None
         self._engine_rank = rank
         self._forecaster = rank.forecaster
         self._block_bytes = self.block_tokens * engine.kv_bytes_per_token if engine else 0
@@ -50,6 +59,7 @@ class EngineEstimates:
         self._has_queue = False
         self._link_wait: Range | None = None
         self._leaders: dict[str, Range | None] = {}
+        self._factors: dict[Key, Factors] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
 
     def portion(self, tier: Tier, blocks: int) -> Portion:
@@ -69,7 +79,7 @@ class EngineEstimates:
         if straight is None:
             source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
         seconds = straight.service_seconds(payload_bytes, fragments)
-        return self._around(Target.LOAD, load_cell(source, payload_bytes), seconds)
+        return self._load_range(Target.LOAD, source, payload_bytes, seconds)
 
     def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
         """Into host memory first. None: no such copy was seen, and no profile names the path."""
@@ -79,7 +89,7 @@ class EngineEstimates:
         if not _is_founded(model):
             return None
         seconds = model.service_seconds(payload_bytes, fragments)
-        return self._around(Target.FETCH, load_cell(source, payload_bytes), seconds)
+        return self._load_range(Target.FETCH, source, payload_bytes, seconds)
 
     def link_wait_seconds(self) -> Range:
         """What the mover still has to do, and its share of the step that is under way."""
@@ -89,7 +99,7 @@ class EngineEstimates:
             busy = any(state.is_running for state in rank.requests.live.values())
             step = rank.steps.median_step_seconds if busy else 0.0
             seconds = mover.model(*INTO_HBM).wait_seconds(step, backlog)
-            self._link_wait = self._around(Target.LOAD, load_cell(Tier.HOST, 0), seconds)
+            self._link_wait = self._load_range(Target.LOAD, Tier.HOST, 0, seconds)
         return self._link_wait
 
     def copies_ready(self, copies: Sequence[Copy]) -> Range:
@@ -97,7 +107,7 @@ class EngineEstimates:
         mover = self._forecaster.mover
         size = sum(copy.decided.payload_bytes for copy in copies)
         seconds = max(mover.left_seconds(copy, self.moment[1]) for copy in copies)
-        return self._around(Target.LOAD, load_cell(copies[0].decided.source, size), seconds)
+        return self._load_range(Target.LOAD, copies[0].decided.source, size, seconds)
 
     # Compute and queue
 
@@ -107,8 +117,14 @@ class EngineEstimates:
         known = self._prefills.get(shape)
         if known is None:
             seconds = self._forecaster.compute.recompute_seconds(*shape, self._chunk)
-            cell = compute_cell(min(new_tokens, self._chunk))
-            known = self._prefills[shape] = self._around(Target.BATCH_COMPUTE, cell, seconds)
+            batch_tokens = min(new_tokens, self._chunk)
+            key = (Target.BATCH_COMPUTE, None, batch_tokens.bit_length())
+            factors = self._factors.get(key)
+            if factors is None:
+                factors = self._take_factors(key, compute_cell(batch_tokens))
+            if len(self._prefills) >= MAX_REMEMBERED_SHAPES:
+                self._prefills.clear()
+            known = self._prefills[shape] = _scaled(seconds, factors)
         return known
 
     def queue_seconds(self) -> Range | None:
@@ -184,21 +200,11 @@ class EngineEstimates:
         if seconds is None:
             return None
         elapsed = max(0.0, self.moment[1] - state.arrived.arrived_seconds)
-        whole = self._around(Target.TTFT, request_cell(state), elapsed + seconds)
+        factors = self._factors_of(Target.TTFT, request_cell(state))
+        whole = _scaled(elapsed + seconds, factors)
         return ordered(whole.p50 - elapsed, whole.low - elapsed, whole.high - elapsed)
 
     # What it rests on
-
-    @property
-    def model_version(self) -> str:
-        """Names the coefficients that the figures were made with."""
-        forecaster = self._forecaster
-        return f"{forecaster.mover.model(*INTO_HBM).version}+{forecaster.compute.version}"
-
-    @property
-    def calibration_id(self) -> str | None:
-        """The link profile behind the loads."""
-        return self._forecaster.mover.calibration_id or None
 
     def evidence(self, holding: Holding) -> Evidence:
         """The weakest kind that the figures of this holding rest on."""
@@ -227,11 +233,28 @@ class EngineEstimates:
         model = self._forecaster.mover.models.get((source, Tier.HBM))
         return model if model is not None and _is_founded(model) else None
 
-    def _around(self, target: Target, cell: str, seconds: float) -> Range:
-        if seconds <= 0.0:
-            return NOTHING
-        outlook = self._forecaster.intervals[target].around(cell, seconds)
-        return Range(outlook.p50_seconds, outlook.low_seconds, outlook.high_seconds)
+    def _load_range(
+        self, target: Target, source: Tier, payload_bytes: int, seconds: float
+    ) -> Range:
+        key = (target, source, payload_bytes.bit_length())
+        factors = self._factors.get(key)
+        if factors is None:
+            factors = self._take_factors(key, load_cell(source, payload_bytes))
+        return _scaled(seconds, factors)
+
+    def _take_factors(self, key: Key, cell: str) -> Factors:
+        factors = self._factors[key] = self._factors_of(key[0], cell)
+        return factors
+
+    def _factors_of(self, target: Target, cell: str) -> Factors:
+        """What a prediction in this cell is multiplied by: for its median and its bounds."""
+        one = self._forecaster.intervals[target].around(cell, 1.0)
+        scale = 1.0 + FLOOR_SECONDS
+        return (
+            (one.p50_seconds + FLOOR_SECONDS) / scale,
+            (one.low_seconds + FLOOR_SECONDS) / scale,
+            (one.high_seconds + FLOOR_SECONDS) / scale,
+        )
 
 
 class ResourceEstimates(EngineEstimates):
@@ -244,8 +267,21 @@ class ResourceEstimates(EngineEstimates):
         """No scheduler stands before it."""
         return NOTHING
 
-    def _around(self, target: Target, cell: str, seconds: float) -> Range:
-        return Range(seconds, seconds / UNSEEN_FACTOR, seconds * UNSEEN_FACTOR)
+    def _factors_of(self, target: Target, cell: str) -> Factors:
+        return 1.0, 1.0 / UNSEEN_FACTOR, UNSEEN_FACTOR
+
+
+def _scaled(seconds: float, factors: Factors) -> Range:
+    """Around a prediction, as `Intervals` lays it: its bounds are factors beyond a floor."""
+    if seconds <= 0.0:
+        return NOTHING
+    floored = seconds + FLOOR_SECONDS
+    middle, low, high = factors
+    return ordered(
+        floored * middle - FLOOR_SECONDS,
+        floored * low - FLOOR_SECONDS,
+        floored * high - FLOOR_SECONDS,
+    )
 
 
 def _is_founded(model: LoadModel) -> bool:

@@ -181,11 +181,15 @@ class Inventory:
         if shard is None:
             return TierPrefix(0, 0, blocks, dict(blocks), degraded=True)
         found = list(map(shard.live.get, block_hashes))
-        total = found.index(None) if None in found else len(found)
-        for packed, count in Counter(found[:total]).items():
+        kinds = set(found)  # few, and each is one object: counting them is all in C
+        if None in kinds:
+            found = found[: found.index(None)]
+            kinds = set(found)
+        total = len(found)
+        for packed in kinds:
             assert packed
             nearest = ((packed & -packed).bit_length() - 1) // TIER_BITS
-            blocks[TIERS[nearest]] += count
+            blocks[TIERS[nearest]] += found.count(packed)
         size = shard.block_tokens
         tokens = {tier: count * size for tier, count in blocks.items()}
         degraded = self._known.get(shard.publisher) is not Knowledge.LIVE

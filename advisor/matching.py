@@ -26,15 +26,21 @@ class PrefixMemory:
         self._inventory = inventory
         self._version = -1
         self._hashes = 0
+        self._knowledge: dict[int, Knowledge] = {}
         self._kept: OrderedDict[tuple[int, int, int], tuple[tuple[int, ...], TierPrefix]]
         self._kept = OrderedDict()
 
+    def knowledge(self, rank: int) -> Knowledge:
+        """How far what is known of a rank's blocks can be trusted."""
+        self._forget_what_changed()
+        known = self._knowledge.get(rank)
+        if known is None:
+            known = self._knowledge[rank] = self._inventory.state(rank=rank)
+        return known
+
     def match(self, block_hashes: tuple[int, ...], rank: int) -> TierPrefix:
         """The longest resident prefix."""
-        if self._version != self._inventory.version:
-            self._kept.clear()
-            self._hashes = 0
-            self._version = self._inventory.version
+        self._forget_what_changed()
         if not block_hashes:
             return self._inventory.tier_prefix(block_hashes, rank=rank)
         # Hashes chain, so that the last one tells prefixes apart; whoever makes up others gets
@@ -50,6 +56,13 @@ class PrefixMemory:
         while self._hashes > MAX_REMEMBERED_HASHES:
             self._hashes -= len(self._kept.popitem(last=False)[1][0])
         return found
+
+    def _forget_what_changed(self) -> None:
+        if self._version != self._inventory.version:
+            self._kept.clear()
+            self._knowledge.clear()
+            self._hashes = 0
+            self._version = self._inventory.version
 
 
 class Matcher:
@@ -104,7 +117,7 @@ class Matcher:
         request_id: str,
         estimates: EngineEstimates,
     ) -> Holding:
-        knowledge = self._inventory.state(rank=estimates.rank)
+        knowledge = self._memory.knowledge(estimates.rank)
         if knowledge is Knowledge.UNKNOWN:
             return Holding(unknown_tokens=prompt, supported=estimates.supported)
         hashes = hashes[: prompt // block if block else 0]

@@ -93,32 +93,30 @@ class Weighing:
         self.load = load_of(holding, estimates) if holding.portions else None
         # What every way computes: nobody has it.
         self._rest = holding.missing_tokens + holding.unknown_tokens
-        self._rest_context = holding.prompt_tokens - self._rest
-        self._rest_seconds = self._compute(self._rest, self._rest_context)
-        self.recompute_all = (
-            self._compute(holding.prompt_tokens - holding.hbm_tokens, holding.hbm_tokens)
-            if holding.recomputable
-            else NOTHING
-        )
+        self._lower = holding.lower_tokens
+        self._after_load = holding.in_flight_tokens + self._rest
+        self._hbm = holding.hbm_tokens
+        self._absent = self._lower + self._after_load
+        before_rest = self._hbm + self._absent - self._rest
+        self._common = total(self._queue, self._compute(self._rest, before_rest))
+        self.recompute_all = self._compute(self._absent, self._hbm)
 
     @property
     def saved(self) -> Range:
         """Compute that having the lower tiers' part saves."""
-        with_it = self._compute(self._after_load, self._holding.hbm_tokens + self._lower)
-        return beyond(self.recompute_all, with_it)
+        return beyond(self.recompute_all, self._computed_after_load())
 
     def recompute(self) -> Option:
         """Compute all that is not in HBM."""
-        tokens = self._holding.prompt_tokens - self._holding.hbm_tokens
         return self._option(
-            WayName.RECOMPUTE, {Stage.COMPUTE: self.recompute_all}, compute_tokens=tokens
+            WayName.RECOMPUTE, {Stage.COMPUTE: self.recompute_all}, compute_tokens=self._absent
         )
 
     def by_load(self) -> Option | None:
         """Load what lower tiers hold, compute the rest."""
         if self.load is None:
             return None
-        computed = self._compute(self._after_load, self._holding.hbm_tokens + self._lower)
+        computed = self._computed_after_load()
         return self._loading(WayName.LOAD, self.load, computed, self._lower, self._after_load)
 
     def split(self) -> Option | None:
@@ -130,7 +128,7 @@ class Weighing:
         blocks = self._lower // block if block else 0
         if self.load is None or not self._layers or blocks < 2 or not self._holding.recomputable:
             return None
-        hbm, whole = self._holding.hbm_tokens, self._holding.prompt_tokens
+        hbm, whole = self._hbm, self._hbm + self._absent
 
         def part_of(number: int) -> Load | None:
             return load_of(_head(self._holding, number * block), self._estimates)
@@ -162,14 +160,15 @@ class Weighing:
         load = self.load or Load(NOTHING, NOTHING, NOTHING)
         loaded = total(self._queue, load.link_wait, load.fetch, load.copy)
         usable = later(loaded, ready)
-        whole = total(usable, self._rest_seconds)
+        rest = beyond(self._common, self._queue)
+        whole = total(usable, rest)
         stages = {
             Stage.QUEUE: self._queue.p50,
             Stage.IN_FLIGHT: usable.p50 - loaded.p50,
             Stage.LINK_WAIT: load.link_wait.p50,
             Stage.FETCH: load.fetch.p50,
             Stage.LOAD: load.copy.p50,
-            Stage.COMPUTE: self._rest_seconds.p50,
+            Stage.COMPUTE: rest.p50,
         }
         return self._weighed(Way(WayName.WAIT, whole, stages, 0.0, self._lower, self._rest))
 
@@ -180,7 +179,7 @@ class Weighing:
         load = self.load
         moved = total(load.link_wait, load.fetch, load.copy)
         taken = later(self._queue, moved)
-        computed = self._compute(self._after_load, self._holding.hbm_tokens + self._lower)
+        computed = self._computed_after_load()
         # The queue passes while the copy runs: what of the copy is left after it counts.
         left = taken.p50 - self._queue.p50
         stages = {Stage.QUEUE: self._queue.p50}
@@ -202,14 +201,6 @@ class Weighing:
                 self._after_load,
             )
         )
-
-    @property
-    def _lower(self) -> int:
-        return self._holding.lower_tokens
-
-    @property
-    def _after_load(self) -> int:
-        return self._holding.in_flight_tokens + self._rest
 
     def _loading(
         self, name: WayName, load: Load, computed: Range, load_tokens: int, compute_tokens: int
@@ -252,8 +243,7 @@ class Weighing:
 
     def _weighed(self, way: Way) -> Option:
         """Without the queue and the compute that every way has, since both err for all alike."""
-        common = total(self._queue, self._rest_seconds)
-        ready = way.ready_seconds
+        common, ready = self._common, way.ready_seconds
         apart = beyond(ready, common)
         if self._holding.degraded:
             # What is held may be gone: at worst everything is computed.
@@ -262,6 +252,9 @@ class Weighing:
                 way = msgspec.structs.replace(way, ready_seconds=Range(ready.p50, ready.low, worst))
                 apart = Range(apart.p50, apart.low, max(apart.high, worst - common.high))
         return Option(way, apart)
+
+    def _computed_after_load(self) -> Range:
+        return self._compute(self._after_load, self._hbm + self._lower)
 
     def _compute(self, tokens: int, context: int) -> Range:
         """Tokens of unknown residency are taken as missing, but may turn out to be there."""
