@@ -22,11 +22,11 @@ SMALLEST_FRAGMENT_BYTES = 512
 LARGEST_FRAGMENT_BYTES = 2 * MIB
 SMALLEST_PAGE_BYTES = 4 * KIB  # of the disk tier: O_DIRECT moves no less
 LARGE_LOAD_BYTES = 8 * MIB  # gives the bandwidth of a fragment size
-SMALL_LOADS_BYTES = (64 * KIB, MIB)  # give what a load costs whatever its size
+SMALL_LOADS_BYTES = (64 * KIB, 512 * KIB)  # give what a load costs whatever its size
 LIMIT_LOADS_BYTES = (MIB, 4 * MIB, 16 * MIB, 32 * MIB)  # in one piece
 MODEL_PAGES = (1, 4, 16)  # loads of exactly a model's pages
 MAX_LOAD_BYTES = 64 * MIB
-MAX_FRAGMENTS = 4_096  # per load: the slowest mover takes milliseconds for these
+MAX_FRAGMENTS = 2_048  # per load: the slowest mover takes milliseconds for these
 DISK_READS = 96  # per load, and no more than DISK_LOAD_BYTES
 DISK_LOAD_BYTES = 8 * MIB
 VECTOR_BYTES = 128  # below, movers fall back to narrower copies
@@ -118,7 +118,8 @@ def host_shapes(count: int, pool_bytes: int, seed: int) -> tuple[Shape, ...]:
     """About `count` shapes between two pools: a large load of each size, small ones of some."""
     sizes = half_octaves(SMALLEST_FRAGMENT_BYTES, LARGEST_FRAGMENT_BYTES)
     large = thinned(sizes, max(2, round(count * 0.75)))
-    small = random.Random(seed).sample(large, min(len(large), count - len(large)))
+    shorter = [size for size in large if size * PLANES <= SMALL_LOADS_BYTES[-1]]
+    small = random.Random(seed).sample(shorter, min(len(shorter), count - len(large)))
     wanted = [(size, LARGE_LOAD_BYTES) for size in large]
     wanted += [
         (size, SMALL_LOADS_BYTES[number % len(SMALL_LOADS_BYTES)])

@@ -20,7 +20,7 @@ from kvready.kernels.sweep import (
     trials,
 )
 
-GAP_SECONDS = 0.002  # before each move beside compute, whose own quiet steps these are
+GAP_SECONDS = 0.0015  # before each move beside compute, whose own quiet steps these are
 SHORTEST_SECONDS = 1e-9  # of a move, where the clock did not advance
 
 

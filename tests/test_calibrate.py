@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -159,16 +160,19 @@ def test_the_summary_fits_eighty_columns(made) -> None:
     assert max(map(len, prose)) <= 80
 
 
-def test_rounds_are_whole_and_progress_counts_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_whole_progress_counts_up_and_a_default_disk_may_refuse(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(calibration, "pool_bytes", lambda *_: SMALL)
-    profile, steps = finished(Request(seconds=0.01))
+    profile, steps = finished(Request(seconds=0.01, disk_folder=tmp_path / "absent"))
     counts = [step.done for step in steps]
     assert counts == sorted(counts)
     assert all(step.done < step.planned for step in steps)
     assert {step.doing for step in steps} >= {"round 1 of 4, quiet", "round 2 of 4, beside compute"}
     assert profile.conditions["rounds"] == "2", "two even where the time is up before the first"
     assert profile.conditions["left_out"] == "2 of 4 rounds: time was up"
-    assert profile.conditions["disk"] == "skipped, as asked"
+    assert profile.conditions["disk"].startswith("skipped: ")
+    assert "absent" in profile.conditions["disk"]
     assert not [c for c in profile.curves if c.source == "disk"]
 
 
@@ -252,15 +256,6 @@ def test_disk_reads_bring_what_the_file_holds(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_default_disk_that_refuses_is_skipped_and_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(calibration, "pool_bytes", lambda *_: SMALL)
-    profile, _ = finished(Request(seconds=0.01, disk_folder=tmp_path / "absent"))
-    assert profile.conditions["disk"].startswith("skipped: ")
-    assert "absent" in profile.conditions["disk"]
-
-
 def test_a_named_disk_that_refuses_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -282,7 +277,7 @@ def test_closing_a_calibration_early_ends_its_processes(monkeypatch: pytest.Monk
     assert children_of(os.getpid()) == before
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_calibration_that_is_stopped_leaves_nothing(tmp_path: Path, stop: int) -> None:
     out, disk = tmp_path / "links.json", tmp_path / "disk"
     disk.mkdir()
@@ -306,33 +301,82 @@ def test_a_calibration_that_is_stopped_leaves_nothing(tmp_path: Path, stop: int)
         assert output == ""
 
 
-def limited(limit: int, size: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*KVREADY, "calibrate", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=60,
-        preexec_fn=lambda: resource.setrlimit(limit, (size, size)),
-    )  # fmt: skip
+Limits = Callable[[int, int], None]
 
 
-def test_a_full_disk_under_measurement_is_one_clear_error(tmp_path: Path) -> None:
+@pytest.fixture
+def limits() -> Iterator[Limits]:
+    """Sets limits of this process, and takes them back."""
+    before = {
+        kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
+    }
+    yield lambda kind, size: resource.setrlimit(kind, (size, before[kind][1]))
+    for kind, limit in before.items():
+        resource.setrlimit(kind, limit)
+
+
+def ended_with(
+    arguments: Sequence[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[object, str]:
+    """Exit code and errors of `kvready calibrate`, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["kvready", "calibrate", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_a_full_disk_under_measurement_is_one_clear_error(
+    tmp_path: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    ended = limited(
-        resource.RLIMIT_FSIZE, 8 * MIB, "--out", tmp_path / "l.json", "--disk-folder", disk
-    )
-    assert ended.returncode == 2
-    assert len(ended.stderr.strip().splitlines()) == 1
-    assert "error:" in ended.stderr
+    limits(resource.RLIMIT_FSIZE, 8 * MIB)
+    arguments = ("--out", tmp_path / "l.json", "--disk-folder", disk)
+    code, errors = ended_with(arguments, monkeypatch, capsys)
+    assert code == 2
+    assert errors.startswith("error: ")
+    assert len(errors.splitlines()) == 1
     assert list(disk.iterdir()) == []
     assert list(tmp_path.iterdir()) == [disk]
 
 
-def test_too_little_memory_is_one_clear_error(tmp_path: Path) -> None:
-    ended = limited(resource.RLIMIT_AS, 600 * MIB, "--out", tmp_path / "l.json", "--no-disk")
-    assert ended.returncode == 2, ended.stderr[-500:]
-    assert "MiB" in ended.stderr
-    assert "limit" in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_a_full_disk_under_the_profile_leaves_no_half_of_it(
+    made: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    profile = read_profile(made[0])
+
+    def at_once(_: Request) -> Iterator[Progress]:
+        yield Progress(0, 1, "measuring")
+        return profile
+
+    monkeypatch.setattr("kvready.advisor.commands.calibrate.calibrate", at_once)
+    limits(resource.RLIMIT_FSIZE, 10_000)
+    code, errors = ended_with(("--out", tmp_path / "l.json"), monkeypatch, capsys)
+    assert code == 2
+    assert str(tmp_path / "l.json") in errors
+    assert "free some space" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_one_clear_error(
+    tmp_path: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    taken = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+    limits(resource.RLIMIT_AS, taken * resource.getpagesize() + 400 * MIB)
+    code, errors = ended_with(("--out", tmp_path / "l.json", "--no-disk"), monkeypatch, capsys)
+    assert code == 2
+    assert "MiB of memory are available" in errors
+    assert "raise the limit" in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -360,9 +404,7 @@ def test_wrong_input_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["kvready", "calibrate", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert named in " ".join(capsys.readouterr().err.split())
+    code, errors = ended_with(arguments, monkeypatch, capsys)
+    assert code == 2
+    assert named in " ".join(errors.split())
     assert not Path("l.json").exists()

@@ -148,15 +148,10 @@ def test_sizes_are_in_units_that_read_well(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_a_picture_is_drawn_in_either_format(measured: LinkProfile, tmp_path: Path) -> None:
-    plot_profile(measured, tmp_path / "links.png")
-    pixels = matplotlib.image.imread(tmp_path / "links.png")
-    assert pixels.shape[1] > 3 * 600, "three paths side by side"
-    assert len(np.unique(pixels[..., :3].reshape(-1, 3), axis=0)) > 100
-    for name in PUBLISHED:
-        file = tmp_path / f"{name}.svg"
-        plot_profile(published_profile(name), file)
-        assert "<svg" in file.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_profile_is_drawn(name: str, tmp_path: Path) -> None:
+    plot_profile(published_profile(name), tmp_path / "link.svg")
+    assert "<svg" in (tmp_path / "link.svg").read_text(encoding="utf-8")
 
 
 def test_one_colour_per_mover_and_dashes_for_contended(
@@ -168,6 +163,8 @@ def test_one_colour_per_mover_and_dashes_for_contended(
         profile_plot, "_draw", lambda panel, curves: (drawn.append(panel), draw(panel, curves))
     )
     plot_profile(measured, tmp_path / "links.png")
+    pixels = matplotlib.image.imread(tmp_path / "links.png")
+    assert pixels.shape[1] > 3 * 600, "three paths side by side"
     assert [panel.get_title(loc="left") for panel in drawn] == [
         "host to hbm", "hbm to host", "disk to host"
     ]  # fmt: skip
@@ -231,19 +228,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_show_prints_and_draws_what_is_in_the_file(
+def test_show_prints_what_is_in_the_file(
     measured: LinkProfile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file, plot = tmp_path / "links.json", tmp_path / "links.svg"
+    file = tmp_path / "links.json"
     write_profile(measured, file)
-    run("show", file, "--plot", plot, monkeypatch=monkeypatch)
-    text = capsys.readouterr().out
-    assert measured.calibration_id in text
-    assert f"wrote {plot}" in text.replace("\n", "")
-    assert "<svg" in plot.read_text(encoding="utf-8")
+    assert run("show", file, monkeypatch=monkeypatch) == 0
+    assert measured.calibration_id in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", ["cut", "edited", "foreign", "future"])
