@@ -61,6 +61,7 @@ def describe_engine(engine: EngineDescribed | None) -> dict[str, str]:
     if engine is None:
         return {"engine": "unknown: no tap has described it"}
     host = f"{engine.host_bytes / 2**30:.1f} GiB" if engine.host_bytes else "none"
+    disk = {"disk tier": f"{engine.disk_bytes / 2**30:.1f} GiB"} if engine.disk_bytes else {}
     return {
         "engine": f"{engine.engine} {engine.engine_version}",
         "model": engine.model,
@@ -68,6 +69,7 @@ def describe_engine(engine: EngineDescribed | None) -> dict[str, str]:
         "tokens per block": str(engine.block_tokens),
         "HBM": f"{engine.hbm_blocks:,} blocks, {engine.hbm_blocks * engine.block_tokens:,} tokens",
         "host tier": host,
+        **disk,
         "link": f"host copies of {engine.host_fragment_bytes:,} bytes, "
         f"{engine.host_fragments_per_block} per block"
         if engine.host_fragment_bytes

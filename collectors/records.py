@@ -61,6 +61,7 @@ class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     batch_token_limit: int = 0
     batch_request_limit: int = 0
     host_bytes: int = 0
+    disk_bytes: int = 0  # of a disk tier below the host tier
     host_fragment_bytes: int = 0  # bytes of one contiguous copy between host and HBM
     host_fragments_per_block: int = 0
     has_mover_times: bool = False  # the mover itself reports start and end of its copies

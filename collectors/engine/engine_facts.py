@@ -64,6 +64,7 @@ def describe(scheduler: Any, version: str, rank_pages: tuple[GroupPages, ...]) -
         batch_token_limit=scheduler.max_num_scheduled_tokens,
         batch_request_limit=scheduler.max_num_running_reqs,
         host_bytes=sum(int(extra.get("cpu_bytes_to_use") or 0) for _, extra in connectors),
+        disk_bytes=sum(int(extra.get("disk_bytes") or 0) for _, extra in connectors),
         host_fragment_bytes=payload // fragments if connectors and fragments else 0,
         host_fragments_per_block=fragments if connectors else 0,
         has_mover_times=any(extra.get("transfer_observer") for _, extra in connectors),

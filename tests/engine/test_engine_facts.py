@@ -73,7 +73,7 @@ def test_padding_is_not_payload_and_block_zero_holds_no_tokens() -> None:
 
 
 def test_a_host_tier_and_its_mover_are_told_wherever_they_are_named() -> None:
-    extra = {"cpu_bytes_to_use": 1 << 30, "transfer_observer": "a:b"}
+    extra = {"cpu_bytes_to_use": 1 << 30, "disk_bytes": 1 << 33, "transfer_observer": "a:b"}
     nested = {
         "connectors": [
             {"kv_connector": "GateConnector"},
@@ -84,7 +84,7 @@ def test_a_host_tier_and_its_mover_are_told_wherever_they_are_named() -> None:
         facts(connector="OffloadingConnector", extra=extra),
         facts(connector="MultiConnector", extra=nested),
     ):
-        assert told.host_bytes == 1 << 30
+        assert (told.host_bytes, told.disk_bytes) == (1 << 30, 1 << 33)
         assert (told.host_fragments_per_block, told.host_fragment_bytes) == (3, 960)
         assert told.has_mover_times
         assert told.overlap is OverlapMode.BEFORE_ADMISSION
