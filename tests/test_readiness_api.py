@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +48,7 @@ from kvready.collectors.recording import (
 )
 from kvready.collectors.records import ReadinessAsked
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "lora_readiness.py"
 CHAIN = list(range(1_000, 1_006))
 TOKEN = "a-token-that-is-long-enough"
 QUESTION = {"candidates": [{"block_hashes": CHAIN, "id": "a"}, {"request_id": "nobody"}]}
@@ -381,9 +385,27 @@ def test_served_over_http_and_socket_at_once_everybody_gets_the_own_answer(
             results = [pool.submit(by_http, number) for number in range(4)]
             results += [pool.submit(by_socket, number) for number in range(4)]
             assert all(result.result() for result in results)
+        example = [sys.executable, EXAMPLE, "--url", served.url, "--tier", "disk"]
+        text = subprocess.run(example, check=True, capture_output=True, text=True).stdout
+        assert "cannot be said (unknown_link)" in text
         code, _ = served.end()
     assert code == 0
     assert not place.exists()
+
+
+# Beyond KV
+
+
+def test_the_example_asks_for_an_adapter_and_prints_an_honest_range(recording: Path) -> None:
+    command = [sys.executable, EXAMPLE, "--recording", recording, "--within-seconds", "30"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    bounds = re.search(r"in ([\d.]+) ms; 90% interval ([\d.]+) to ([\d.]+) ms", text)
+    assert bounds is not None, text
+    middle, low, high = map(float, bounds.groups())
+    assert low <= middle / 3 < 3 * middle <= high, "as wide as ignorance"
+    assert "32.0 MiB in 256 pieces, in host" in text
+    assert "evidence: assumed" in text
+    assert "within 30 s: yes" in text
 
 
 # Fuzzing

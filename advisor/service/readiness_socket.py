@@ -29,6 +29,7 @@ LINE_SECONDS = 5.0  # from the first byte of a question to its end
 IDLE_SECONDS = 300.0
 WRITE_SECONDS = 5.0  # a client that does not read its answer for so long is dropped
 STOP_SECONDS = 5.0
+SETTLE_SECONDS = 0.01
 MODE = 0o600
 READ_BYTES = 65_536
 
@@ -85,12 +86,12 @@ class SocketServer:
         server = await asyncio.start_unix_server(self._client, sock=self._listener)
         await self._stopping.wait()
         server.close()
-        await asyncio.sleep(0.0)  # who was let in just now begins, and so can be ended
-        clients = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.sleep(SETTLE_SECONDS)  # who was let in just now begins, and so can be ended
+        clients = list(self._clients)
         for task in clients:
             task.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-        await asyncio.sleep(0.0)  # their connections close
+        await asyncio.sleep(SETTLE_SECONDS)  # their connections close
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -32,8 +32,6 @@ from kvready.kernels.profile_source import profile_from
 MAX_CONNECTIONS = 64
 GRACE_SECONDS = 2
 BACKLOG = 64
-# Threads hand over more often than by default (5 ms): an answer passes through three of them.
-SWITCH_SECONDS = 0.0005
 
 Say = Callable[[str], None]
 
@@ -78,7 +76,6 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
     host, port = listener.getsockname()[:2]
     say(f"serving on http://{bracketed(host)}:{port}")
     path = sidecar.settings.api.readiness_socket
-    sys.setswitchinterval(SWITCH_SECONDS)
     with readiness_socket(path, sidecar), _signals(end):
         server.run(sockets=[listener])
     _raise_fault(sidecar)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -329,11 +329,17 @@ def _quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
+def readiness_rows() -> Iterator[Row]:
+    """All of them."""
+    yield from in_process_rows()
+    yield http_row()
+
+
 def main() -> None:
     """Print every row."""
     if sys.argv[1:2] == ["publish"]:
         publish(sys.argv[2])
-    for row in (*in_process_rows(), http_row()):
+    for row in readiness_rows():
         print(json.dumps(row), flush=True)
 
 
