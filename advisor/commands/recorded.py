@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +25,12 @@ from kvready.collectors.errors import RecordingError, SettingsError
 from kvready.collectors.recording import (
     SUFFIX,
     Provenance,
-    Recording,
     RecordingWriter,
     read_recording,
 )
+from kvready.collectors.records import Ingested
 from kvready.collectors.salting import Salter
+from kvready.collectors.slicing import Slice, slice_of
 
 FOUND = 1
 BUNDLED = Path("examples/recordings")
@@ -98,23 +99,35 @@ def share(
         list[str] | None,
         typer.Option("--condition", help="What a reader must know, NAME=VALUE; repeatable."),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--slice",
+            help="Copy SECONDS from START on, and what the caches held before.",
+            metavar="START:SECONDS",
+        ),
+    ] = None,
 ) -> None:
     """Copy FILE to OUT with hashes, ids, tenants and classes replaced and wall clocks set back.
 
-    What stays: timing, sizes, token counts, the names of taps, and what the engine is.
+    What stays: timing, sizes, token counts, the names of taps, what the engine is and where its
+    loads start from.
     """
     source = read_recording(file)
     salter = Salter()
+    cut = _slice(part) if part is not None else None
     header = msgspec.structs.replace(
         source.header,
         salted=True,
         created_wall_seconds=salter.wall(source.header.created_wall_seconds),
-        conditions=source.header.conditions | _named(condition or []),
+        conditions=source.header.conditions
+        | ({"slice": cut.described} if cut is not None else {})
+        | _named(condition or []),
     )
     writer = RecordingWriter(out, header)
     try:
         with _progress(file) as on_progress:
-            _copy(source, salter, writer, on_progress)
+            _copy(source if cut is None else cut.of(source), salter, writer, on_progress)
     except BaseException:
         writer.discard()  # half a copy would only take the name
         raise
@@ -127,8 +140,15 @@ def share(
         raise typer.Exit(FOUND)
 
 
+def _slice(text: str) -> Slice:
+    found = slice_of(text)
+    if found is None:
+        raise SettingsError(f"--slice {text!r} is no part; write it as START:SECONDS, as in 60:300")
+    return found
+
+
 def _copy(
-    source: Recording,
+    source: Iterable[Ingested],
     salter: Salter,
     writer: RecordingWriter,
     on_progress: Callable[[int], None] | None,
