@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from kvready.advisor.commands import attach, calibrate, live, outside, recorded, shown
+from kvready.advisor.commands import (
+    attach,
+    calibrate,
+    evaluate,
+    live,
+    outside,
+    recorded,
+    shown,
+)
 from kvready.advisor.version import VERSION
 
 app = typer.Typer(
@@ -25,6 +33,7 @@ app.command("serve")(live.serve)
 app.command("record")(live.record)
 app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
+app.command("evaluate")(evaluate.evaluate)
 app.command("share")(recorded.share)
 app.command("demo")(recorded.demo)
 app.command("settings")(shown.settings)
