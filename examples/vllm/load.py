@@ -52,6 +52,7 @@ class LoadShape:
 
 SHAPES = {
     "full": LoadShape(460, 18, 640, 10, 5, 3.0),
+    "slow": LoadShape(260, 18, 640, 8, 4, 2.0),  # what a disk keeps up with
     "small": LoadShape(48, 14, 640, 3, 4, 3.0, abort_share=0.08),
 }
 
