@@ -26,6 +26,7 @@ FOLDS = 3  # the first is only learned from
 MAX_TREES = 80
 LEARNING_RATE = 0.1
 TREE_STEP = 10
+UNKNOWN = -1.0  # trees cannot bin a column that is nowhere known
 
 
 class Rival(Protocol):
@@ -172,8 +173,9 @@ def outcomes(samples: Sequence[Sample]) -> Floats:
 
 
 def features(samples: Sequence[Sample], names: Sequence[str]) -> Floats:
-    """A row per sample of what was known when it was forecast."""
-    return np.array([sample.known.row(names) for sample in samples], dtype=np.float64)
+    """A row per sample of what was known when it was forecast; what was unknown is below all."""
+    rows = np.array([sample.known.row(names) for sample in samples], dtype=np.float64)
+    return np.nan_to_num(rows, nan=UNKNOWN)
 
 
 def _logs(seconds: Floats) -> Floats:
