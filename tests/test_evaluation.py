@@ -379,16 +379,17 @@ def test_a_recording_that_is_too_short_says_how_much_is_needed(tmp_path: Path) -
         evaluate([short])
 
 
-def test_a_repeat_that_is_the_same_run_is_refused(tmp_path: Path) -> None:
+def test_one_run_told_twice_is_refused(tmp_path: Path) -> None:
     part = part_of(tmp_path / "part.kvr", 40.0)
-    with pytest.raises(RecordingError, match="is the same run"):
-        evaluate([part], [part])
+    for files, repeats in (([part], [part]), ([part, part], [])):
+        with pytest.raises(RecordingError, match="is the same run"):
+            evaluate(files, repeats)
 
 
 def test_what_was_cut_off_is_told_and_several_recordings_stand_together(tmp_path: Path) -> None:
-    part = part_of(tmp_path / "part.kvr", 40.0)
-    damaged = tmp_path / "damaged.kvr"
-    damaged.write_bytes(part.read_bytes()[:-20])
+    part = part_of(tmp_path / "part.kvr", 45.0)
+    damaged = part_of(tmp_path / "damaged.kvr", 40.0)
+    damaged.write_bytes(damaged.read_bytes()[:-20])
     found = evaluate([part, damaged], targets=[Target.FETCH])
     assert [bool(one.damage) for one in found.recordings] == [False, True]
     assert found.targets == [], "it has no disk tier"

@@ -34,11 +34,7 @@ def evaluate(
     runs = [_gathered(path, say) for path in files]
     evidence = check(runs)
     again = [_gathered(path, say) for path in repeats]
-    for run, repeat in zip(runs, again, strict=False):
-        if [one.actual_seconds for one in run.samples] == [
-            one.actual_seconds for one in repeat.samples
-        ]:
-            raise RecordingError(f"{repeat.name} is the same run as {run.name}: run its seed again")
+    _refuse_copies([*runs, *again])
     matched: list[Gathered | None] = [*again, *[None] * (len(runs) - len(again))]
     found = [
         evaluation
@@ -54,6 +50,19 @@ def evaluate(
         notes=notes_on(found, first_loads, refit),
         refit=refit,
     )
+
+
+def _refuse_copies(runs: Sequence[Gathered]) -> None:
+    """One run told twice would make all look surer than it is, and the noise floor nothing."""
+    seen: dict[tuple[float, ...], str] = {}
+    for run in runs:
+        outcomes = tuple(sample.actual_seconds for sample in run.samples)
+        if outcomes in seen:
+            raise RecordingError(
+                f"{run.name} is the same run as {seen[outcomes]}; name each run once, and as a "
+                "repeat another run of the same seed"
+            )
+        seen[outcomes] = run.name
 
 
 def _gathered(path: Path, say: Say) -> Gathered:

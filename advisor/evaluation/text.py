@@ -34,8 +34,10 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
 
 
 def _conditions(evaluation: Evaluation) -> Group:
+    """Of each recording, and of all but the first only where they differ from it."""
     rows: list[RenderableType] = []
-    for recording in evaluation.recordings:
+    first = evaluation.recordings[0].conditions
+    for number, recording in enumerate(evaluation.recordings):
         rows.append(
             _heading(
                 recording.name,
@@ -45,7 +47,8 @@ def _conditions(evaluation: Evaluation) -> Group:
         )
         table = Table.grid(padding=(0, 2))
         for name, value in recording.conditions.items():
-            table.add_row(Text(name, style="dim"), Text(value))
+            if number == 0 or first.get(name) != value:
+                table.add_row(Text(name, style="dim"), Text(value))
         rows.append(table)
     return Group(*rows)
 
