@@ -22,7 +22,7 @@ from kvready.advisor.decision import (
 )
 from kvready.advisor.engine_estimates import EngineEstimates, ResourceEstimates
 from kvready.advisor.engine_rank import EngineRank
-from kvready.advisor.forecaster import Moment
+from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import NOMINAL_COVERAGE

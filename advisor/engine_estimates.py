@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from kvready.advisor.contract import Evidence
 from kvready.advisor.engine_rank import ASSUMED_CHUNK_TOKENS, EngineRank
-from kvready.advisor.estimates import Interference
-from kvready.advisor.forecaster import Moment
+from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding, Portion
 from kvready.advisor.intervals import FLOOR_SECONDS
 from kvready.advisor.ledger import Target
@@ -15,13 +14,18 @@ from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.ranges import NOTHING, Range, ordered, total
 from kvready.advisor.readiness import LoadModel
 from kvready.advisor.requests import Copy, RequestState
-from kvready.advisor.shape_cells import compute_cell, load_cell, request_cell
+from kvready.advisor.shape_cells import (
+    compute_cell,
+    inflight_cell,
+    load_cell,
+    queue_cell,
+    request_cell,
+)
 from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tier
 
-MAX_LEADERS = 16  # whose first token is rolled forward for one set of estimates
+MAX_LEADERS = 16  # places in prompts that are rolled forward for one set of estimates
 MAX_REMEMBERED_SHAPES = 4_096  # of prefills
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
-UNKNOWN_INTERFERENCE = Interference()
 INTO_HBM = (Tier.HOST, Tier.HBM)
 
 Key = tuple[Target, Tier | None, int]  # a shape cell: of copies from a tier, or of batches
@@ -35,7 +39,6 @@ class EngineEstimates:
         self,
         rank: EngineRank,
         moment: Moment,
-        interference: Interference = UNKNOWN_INTERFERENCE,
     ) -> None:
         engine = rank.engine
         self.rank = rank.rank
@@ -45,7 +48,7 @@ class EngineEstimates:
         self.overlap = engine.overlap if engine else OverlapMode.BEFORE_ADMISSION
         self.layers = engine.layers if engine else 0
         self.block_tokens = engine.block_tokens if engine else 0
-        self.interference = interference
+        self.interference = rank.forecaster.interference.measured()
         # They name the coefficients that the figures are made with, and the loads' link profile.
         versions = (rank.forecaster.mover.model(*INTO_HBM), rank.forecaster.compute)
         self.model_version = "+".join(model.version for model in versions)
@@ -58,7 +61,7 @@ class EngineEstimates:
         self._queue: Range | None = None
         self._has_queue = False
         self._link_wait: Range | None = None
-        self._leaders: dict[str, Range | None] = {}
+        self._leaders: dict[tuple[str, int], float | None] = {}
         self._factors: dict[Key, Factors] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
 
@@ -128,16 +131,27 @@ class EngineEstimates:
         return known
 
     def queue_seconds(self) -> Range | None:
-        """Of a request that comes now: its roll forward, less what it computes itself."""
+        """Of a request that comes now and needs no load."""
         if not self._has_queue:
             self._has_queue = True
-            tokens = self.block_tokens or 1
-            probe = RequestState(
-                RequestArrived("", Surface.SCHEDULER, self.moment[1], tokens, output_token_limit=1)
-            )
-            probe.nominal_tokens = 0
-            self._queue = self.queue_of(probe, self.prefill_seconds(tokens, 0))
+            self._queue = self._queue_of_a_newcomer()
         return self._queue
+
+    def _queue_of_a_newcomer(self) -> Range | None:
+        rank = self._engine_rank
+        if not rank.revision:
+            return None
+        probe = RequestState(
+            RequestArrived(
+                "", Surface.SCHEDULER, self.moment[1], self.block_tokens, output_token_limit=1
+            )
+        )
+        probe.nominal_tokens = 0
+        seconds = self._forecaster.lookahead.roll(probe, self.moment).scheduled_seconds
+        if seconds is None:
+            return None
+        ahead = sum(state.scheduled is None for state in rank.requests.live.values())
+        return _scaled(seconds, self._factors_of(Target.QUEUE, queue_cell(probe, ahead)))
 
     def queue_of(self, state: RequestState, own: Range) -> Range | None:
         """What a request waits beyond its own work: its forecast as of now, less that work."""
@@ -168,35 +182,48 @@ class EngineEstimates:
             return None
         return bool(self._engine_rank.requests.live)
 
-    def in_flight(self, block_hashes: Sequence[int], request_id: str) -> tuple[int, Range | None]:
-        """How many of these blocks, from the front, other requests bring, and when they are here.
+    def in_flight(
+        self, block_hashes: Sequence[int], resident_blocks: int, request_id: str
+    ) -> tuple[int, Range | None]:
+        """How many of a chain's blocks, after those resident, other requests bring, and when.
 
         The range is None where the last of them cannot be foreseen.
         """
         producer = self._engine_rank.hits.pending.producer
-        blocks = 0
         leader = ""
-        for block_hash in block_hashes:
+        end = resident_blocks
+        for block_hash in block_hashes[resident_blocks:]:
             found = producer(block_hash)
             if found is None or found == request_id:
                 break
             leader = found
-            blocks += 1
-        return blocks, self._leader_ready(leader) if blocks else None
+            end += 1
+        blocks = end - resident_blocks
+        if not blocks:
+            return 0, None
+        return blocks, self._brought(leader, end * self.block_tokens, blocks * self.block_tokens)
 
-    def _leader_ready(self, request_id: str) -> Range | None:
-        if request_id not in self._leaders:
-            if len(self._leaders) >= MAX_LEADERS:
+    def _brought(self, leader: str, end_tokens: int, tokens: int) -> Range | None:
+        """Until a request has computed its prompt up to here; rolled forward once per place."""
+        place = (leader, end_tokens)
+        if place not in self._leaders:
+            state = self._engine_rank.requests.live.get(leader)
+            if state is None or len(self._leaders) >= MAX_LEADERS:
                 return None
-            state = self._engine_rank.requests.live.get(request_id)
-            self._leaders[request_id] = self._first_token(state) if state is not None else None
-        return self._leaders[request_id]
+            self._leaders[place] = self._forecaster.inflight.ready_seconds(
+                state, end_tokens, self.moment
+            )
+        seconds = self._leaders[place]
+        if seconds is None:
+            return None
+        cell = inflight_cell("batch", tokens)
+        return _scaled(seconds, self._factors_of(Target.INFLIGHT_READY, cell))
 
     def _first_token(self, state: RequestState) -> Range | None:
         """From now, by the same forecast that is written when a request arrives."""
         if not self._engine_rank.revision:
             return None
-        seconds = self._forecaster.roll(state, self.moment)
+        seconds = self._forecaster.lookahead.roll(state, self.moment).first_token_seconds
         if seconds is None:
             return None
         elapsed = max(0.0, self.moment[1] - state.arrived.arrived_seconds)

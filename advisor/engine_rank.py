@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvready.advisor.conditions import Traffic
-from kvready.advisor.forecaster import Forecaster, Moment, OnForecast
+from kvready.advisor.forecast_writer import Moment, OnForecast
+from kvready.advisor.forecaster import Forecaster
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
@@ -103,12 +104,12 @@ class EngineRank:
                 self._totals.checked_loads += 1
                 self._totals.mismatched_loads += record.mismatched
             case EngineDescribed():
-                self.engine = self.forecaster.engine = record
-                self.forecaster.mover.announce(record.load_method)
+                self.engine = record
+                self.forecaster.describe(record)
             case RequestArrived():
                 self._arrived(record, moment)
             case RequestDeferred():
-                self.requests.defer(record)
+                self._deferred(record, moment)
             case RequestScheduled():
                 self._scheduled(record, moment)
             case RequestPreempted():
@@ -130,6 +131,7 @@ class EngineRank:
             self.forecaster.censor_load(load_id, moment)
         for request_id in self.requests.forget_all():
             self.forecaster.censor(request_id, moment)
+            self.forecaster.inflight.gone(request_id, moment)
         self.forecaster.restart(moment)
         self.hits.restart()
 
@@ -146,6 +148,12 @@ class EngineRank:
         else:
             self._totals.unknown_residency += 1
         self.forecaster.arrived(state, moment)
+
+    def _deferred(self, record: RequestDeferred, moment: Moment) -> None:
+        self.requests.defer(record)
+        state = self.requests.live.get(record.request_id)
+        if state is not None and state.waits_on:
+            self.forecaster.passed_over(state, record.deferred_seconds, moment)
 
     def _scheduled(self, record: RequestScheduled, moment: Moment) -> None:
         state = self.requests.schedule(record)
@@ -168,6 +176,7 @@ class EngineRank:
         batch = self.forecaster.batch_finished(record, moment)
         if batch is not None:
             self.requests.advance(batch)
+            self.forecaster.batch_applied(batch, record, moment)
 
     def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
         for load_id in self.requests.make_room_for_copy():
@@ -213,7 +222,8 @@ class EngineRank:
         """A request is gone, however it ended."""
         if state.first_token_seconds is None:
             self.forecaster.censor(state.arrived.request_id, moment)
-        self.hits.finish(state)
+        self.forecaster.inflight.gone(state.arrived.request_id, moment)
+        self.forecaster.led_anew(self.hits.finish(state), moment)
 
     def _recompute_seconds(self, new_tokens: int, context_tokens: int) -> float:
         chunk = self.engine.batch_token_limit if self.engine else 0

@@ -88,7 +88,7 @@ class HitAccount:
             state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
         else:
             self._totals.unknown_residency += 1
-        self._note_delay_hit(state, findable[prefix.blocks :])
+        self._note_delay_hit(state)
         self._promise(state)
 
     def store(self, record: BlocksStored) -> None:
@@ -159,15 +159,24 @@ class HitAccount:
             self._totals.worthwhile_hits += 1
             self._totals.worthwhile_hit_tokens += served
 
-    def finish(self, state: RequestState) -> None:
-        """A request ended. What an aborted one had promised falls to the next who needs it."""
+    def finish(self, state: RequestState) -> list[RequestState]:
+        """A request ended. What an aborted one had promised falls to the next who needs it.
+
+        Returns those that have another leader now.
+        """
         self._settle(state)
         if state.first_token_seconds is not None:
-            return
+            return []
         first_hash = state.arrived.block_hashes[:1]
+        led = []
         for heir in self._requests.live.values():
             if heir.first_token_seconds is None and heir.arrived.block_hashes[:1] == first_hash:
+                if heir.leader == state.arrived.request_id:
+                    self._find_leader(heir)
+                    if heir.leader:
+                        led.append(heir)
                 self._promise(heir)
+        return led
 
     def restart(self) -> None:
         """The engine restarted: nothing is pending and nothing is stored."""
@@ -183,16 +192,25 @@ class HitAccount:
         beyond_resident = state.arrived.block_hashes[state.resident_blocks :]
         self.pending.promise(beyond_resident, state.arrived.request_id)
 
-    def _note_delay_hit(self, state: RequestState, beyond_resident: tuple[int, ...]) -> None:
-        producer = None
+    def _find_leader(self, state: RequestState) -> str | None:
+        """Note what others bring past the resident prefix; returns who brings the first of it."""
+        arrived = state.arrived
+        findable = max(0, arrived.prompt_tokens - 1) // arrived.block_tokens
+        first = None
+        state.leader = ""
         blocks = 0
-        for block_hash in beyond_resident:
+        for block_hash in arrived.block_hashes[state.resident_blocks : findable]:
             found = self.pending.producer(block_hash)
-            if found is None or found == state.arrived.request_id:
+            if found is None or found == arrived.request_id:
                 break
-            producer = producer or found
+            first, state.leader = first or found, found
             blocks += 1
-        tokens = state.promised_tokens = blocks * state.arrived.block_tokens
+        state.promised_tokens = blocks * arrived.block_tokens
+        return first
+
+    def _note_delay_hit(self, state: RequestState) -> None:
+        producer = self._find_leader(state)
+        tokens = state.promised_tokens
         if producer is None or tokens < DELAY_HIT_TOKENS:
             return
         leader = self._requests.live.get(producer)

@@ -34,6 +34,8 @@ class Target(StrEnum):
     LOAD = "load"  # a copy into HBM
     FETCH = "fetch"  # a copy into host memory, from a slower tier
     BATCH_COMPUTE = "batch_compute"
+    QUEUE = "queue"  # from arrival to first scheduled, with the loads that stand before it
+    INFLIGHT_READY = "inflight_ready"  # until what another request brings of a prefix is usable
     PREFILL = "prefill"
     TTFT = "ttft"
 

@@ -126,7 +126,7 @@ class Matcher:
         portions = tuple(
             [estimates.portion(tier, blocks[tier]) for tier in LOWER_TIERS if blocks[tier]]
         )
-        in_flight, ready = estimates.in_flight(hashes[prefix.blocks :], request_id)
+        in_flight, ready = estimates.in_flight(hashes, prefix.blocks, request_id)
         degraded = knowledge is Knowledge.DEGRADED
         left = prompt - (prefix.blocks + in_flight) * block
         return Holding(

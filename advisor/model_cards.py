@@ -9,9 +9,9 @@ import msgspec
 
 from kvready.advisor.contract import Evidence
 from kvready.advisor.engine_rank import EngineRank
-from kvready.advisor.forecaster import ROLLFORWARD_MODEL
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Ledger, Pair, PairState, Target
 from kvready.advisor.load_priors import PriorKind
+from kvready.advisor.lookahead import MODEL as ROLLFORWARD_MODEL
 from kvready.advisor.readiness import LoadModel
 
 RECENT_PAIRS = 1_000  # per target

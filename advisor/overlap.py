@@ -22,6 +22,18 @@ def usable_batch_seconds(
     return max(load_seconds + compute, load + compute_seconds)
 
 
+def compute_seconds(
+    mode: OverlapMode, layers: int, load_seconds: float, whole_seconds: float
+) -> float | None:
+    """The compute in a batch that took so long with its load; None where the load hid it."""
+    if mode is OverlapMode.BEFORE_ADMISSION or load_seconds <= 0.0:
+        return whole_seconds
+    if mode is OverlapMode.BLOCKING:
+        return whole_seconds - load_seconds if whole_seconds > load_seconds else None
+    computed = whole_seconds - load_seconds / max(layers, 1)
+    return computed if computed > load_seconds else None
+
+
 def stall_seconds(
     mode: OverlapMode, layers: int, load_seconds: float, compute_seconds: float
 ) -> float:

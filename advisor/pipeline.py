@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kvready.advisor.asking import Readiness
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
-from kvready.advisor.forecaster import Moment, OnForecast
+from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
@@ -84,7 +84,7 @@ class Pipeline:
             case Observed() as seen:
                 rank = self._rank(seen.rank)
                 if rank is not None:
-                    rank.forecaster.leans_on_degraded = self.rank_degraded(seen.rank)
+                    rank.forecaster.writer.leans_on_degraded = self.rank_degraded(seen.rank)
                     rank.take(seen, moment)
                 if isinstance(seen, RequestArrived):
                     self.outside.backcaster.observe(seen.request_id)

@@ -248,6 +248,27 @@ class Mover:
             shared_ratio=shared,
         )
 
+    def spans_into_hbm(
+        self, open_copies: Iterable[Copy], begin_seconds: float, end_seconds: float
+    ) -> list[Span] | None:
+        """When loads were under way between two moments; None where that is not told."""
+        spans: list[Span] = []
+        for direction, span in reversed(self._recent):
+            if direction[1] is not Tier.HBM:
+                continue
+            if span[1] <= begin_seconds:
+                break  # they end in this order
+            spans.append(span)
+        for copy in open_copies:
+            if copy.decided.destination is not Tier.HBM or (
+                copy.decided.decided_seconds >= end_seconds
+            ):
+                continue
+            if copy.started_seconds is None:
+                return None
+            spans.append((copy.started_seconds, end_seconds))
+        return spans
+
     def calibrations(self) -> list[CopyCalibration]:
         """Every mover that has been seen, beside its prior."""
         return [one for model in self.models.values() for one in model.calibrations()]

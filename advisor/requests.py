@@ -57,6 +57,7 @@ class RequestState:
         "copies",
         "first_token_seconds",
         "host_tokens",
+        "leader",
         "nominal_tokens",
         "output_tokens",
         "promised_tokens",
@@ -79,6 +80,7 @@ class RequestState:
         self.host_tokens = 0  # the part of the nominal hit that must be copied first
         self.resident_blocks = 0  # at its arrival, in any tier
         self.promised_tokens = 0  # beyond it, what an earlier request is bringing
+        self.leader = ""  # the request that brings the last of that
 
     @property
     def is_running(self) -> bool:
@@ -95,6 +97,11 @@ class RequestState:
         """Prompt tokens that it will find when its turn comes, as seen at its arrival."""
         found = (self.nominal_tokens or 0) + self.promised_tokens
         return min(found, max(0, self.arrived.prompt_tokens - 1))
+
+    @property
+    def promised_end_tokens(self) -> int:
+        """Up to where its prompt is found once its leader has brought what it promised."""
+        return self.resident_blocks * self.arrived.block_tokens + self.promised_tokens
 
     @property
     def unfinished_copies(self) -> list[Copy]:

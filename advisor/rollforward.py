@@ -1,8 +1,10 @@
-"""When will this request's first token come? The engine's own policy, rolled forward.
+"""When will this request run, and its first token come? The engine's own policy, rolled forward.
 
 First come, first served, as vLLM schedules: each step gives running requests their next tokens,
 then admits waiting ones in order while tokens, seats and blocks last. A request whose prefix must
-be loaded first has its load ordered when the scan reaches it, and is passed over until it is ready.
+be loaded first has its load ordered when the scan reaches it: in overlap mode `before_admission` it
+is passed over until the load is ready, in the others its batch takes as long as `overlap` says. One
+whose prefix another request is computing finds what that one has computed by then.
 Steps cost what the compute model says, loads what the load model says.
 """
 
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from kvready.collectors.records import BatchMember
+from kvready.advisor.overlap import usable_batch_seconds
+from kvready.collectors.records import BatchMember, OverlapMode
 
 MAX_STEPS = 2_000
 MAX_WORK = 100_000  # requests times steps: beyond it, the forecast would cost more than it tells
@@ -30,6 +34,10 @@ class Limits(msgspec.Struct, frozen=True):
     batch_tokens: int
     batch_requests: int
     free_blocks: int | None
+    request_tokens: int = 0  # of one prefill in a batch
+    block_tokens: int = 1  # a prefix is found in whole blocks
+    overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
+    layers: int = 1
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -52,6 +60,8 @@ class Job(msgspec.Struct):
     running: bool
     blocks_needed: int  # new blocks that its admission takes
     blocks_held: int
+    leader: str = ""  # an earlier request that brings its prefix
+    promised_tokens: int = 0  # what it finds of its prompt once that one is done
 
     @property
     def prefill_left(self) -> int:
@@ -66,122 +76,184 @@ class UnderWay(msgspec.Struct, frozen=True):
     elapsed_seconds: float = 0.0  # since the oldest was planned
 
 
+class Mark(NamedTuple):
+    """A place in another request's prompt: to be told when it is computed up to there."""
+
+    request_id: str
+    tokens: int
+
+
+class Rolled(NamedTuple):
+    """Seconds from now; None where that is too far to tell."""
+
+    scheduled_seconds: float | None
+    first_token_seconds: float | None
+    mark_seconds: float | None = None
+
+
 NOTHING_UNDER_WAY = UnderWay()
 IDLE_LINK = Link()
 
 
-def first_token_seconds(
+def roll_forward(
     jobs: Sequence[Job],
     subject: str,
     limits: Limits,
     batch_seconds: BatchCost,
     under_way: UnderWay = NOTHING_UNDER_WAY,
     link: Link = IDLE_LINK,
-) -> float | None:
-    """Seconds from now until `subject` has its first token; None if that is too far to tell."""
-    rolling = _Rolling(jobs, limits, link)
+    mark: Mark | None = None,
+) -> Rolled:
+    """When `subject` is first scheduled, when it has its first token, when the mark is reached."""
+    rolling = _Rolling(jobs, subject, limits, link, mark)
     now = -under_way.elapsed_seconds
     for members in under_way.batches:
-        now += batch_seconds(members)
         rolling.admit_members(members)
-        if rolling.advance(members, subject):
-            return max(0.0, now)
+        now += rolling.step_seconds(now, batch_seconds(members))
+        if rolling.advance(members, max(0.0, now)):
+            return rolling.rolled
     now = max(0.0, now)
     work = 0
     for _ in range(MAX_STEPS):
         members = rolling.plan(now)
         work += len(members) + 1
         if work > MAX_WORK:
-            return None
-        step_seconds = batch_seconds(members) if members else 0.0
-        rolling.order_loads(now, step_seconds)
+            break
+        step_seconds = rolling.step_seconds(now, batch_seconds(members) if members else 0.0)
         if not members:
             ready = rolling.next_ready(now)
             if ready is None:
-                return None
+                break
             now = ready
             continue
         now += step_seconds
-        if rolling.advance(members, subject):
-            return now
+        if rolling.advance(members, now):
+            break
         if not any(member.is_prefill for member in members):
             now += rolling.skip_decodes(now, step_seconds) * step_seconds
-    return None
+    return rolling.rolled
 
 
 class _Rolling:
-    """Two queues in the engine's order, moved a step at a time."""
+    """The scheduler's state as it is rolled forward."""
 
-    def __init__(self, jobs: Sequence[Job], limits: Limits, link: Link) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], subject: str, limits: Limits, link: Link, mark: Mark | None
+    ) -> None:
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
         self.waiting = [job for job in copies if not job.running]
+        self._by_id = {job.request_id: job for job in copies}
+        self._subject = self._by_id[subject]
+        self._marked = self._by_id.get(mark.request_id) if mark is not None else None
+        self._mark_tokens = mark.tokens if mark is not None else 0
+        self._scheduled_seconds = 0.0 if self._subject.running else None
+        self._first_token_seconds: float | None = None
+        self._mark_seconds: float | None = None
+        if self._marked is not None and self._marked.running:
+            computed = self._marked.context_tokens >= self._mark_tokens
+            self._mark_seconds = 0.0 if computed else None
         self._limits = limits
+        self._parks = limits.overlap is OverlapMode.BEFORE_ADMISSION
         self._link = link
         self._link_free_seconds = link.busy_seconds
         self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._to_load: list[Job] = []
+        self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
+
+    @property
+    def rolled(self) -> Rolled:
+        """What is known so far."""
+        return Rolled(self._scheduled_seconds, self._first_token_seconds, self._mark_seconds)
 
     def plan(self, now: float) -> list[BatchMember]:
         """The next batch: running requests first, then waiting ones in order."""
         tokens_left = self._limits.batch_tokens or UNBOUNDED
         members: list[BatchMember] = []
+        self._shares.clear()
         for job in self.running:
             if tokens_left <= 0:
                 return members
-            member = _share(job, tokens_left)
-            members.append(member)
-            tokens_left -= member.new_tokens
+            tokens_left -= self._join(job, tokens_left, members)
         seats = self._limits.batch_requests or UNBOUNDED
         for job in list(self.waiting):
             if tokens_left <= 0 or len(self.running) >= seats:
                 break
-            if job.usable_after_seconds > now:
+            if self._parks and job.usable_after_seconds > now:
                 continue
             if job.blocks_needed > self._free_blocks:
                 break  # nobody overtakes the head of the queue
             self._take_blocks(job)
             if job.load_seconds > 0.0:
-                job.usable_after_seconds = math.inf
                 self._to_load.append(job)
-                continue
-            self._admit(job)
-            member = _share(job, tokens_left)
-            members.append(member)
-            tokens_left -= member.new_tokens
+                if self._parks:
+                    job.usable_after_seconds = math.inf
+                    continue
+            self._admit(job, now)
+            tokens_left -= self._join(job, tokens_left, members)
         return members
 
-    def order_loads(self, now: float, step_seconds: float) -> None:
-        """Give the loads that the last plan ordered to the mover."""
-        submitted = now + self._link.submit_seconds + self._link.step_share * step_seconds
-        for job in self._to_load:
-            started = max(submitted, self._link_free_seconds)
-            self._link_free_seconds = job.usable_after_seconds = started + job.load_seconds
+    def step_seconds(self, now: float, compute_seconds: float) -> float:
+        """Give the loads of the step to the mover; how long the step takes, with its loads."""
+        ordered, link = self._to_load, self._link
+        share = link.step_share if self._parks else 0.0
+        submitted = now + link.submit_seconds + share * compute_seconds
+        begun = max(submitted, self._link_free_seconds)
+        ended = begun
+        for job in ordered:
+            ended += job.load_seconds
+            job.usable_after_seconds = ended
             job.load_seconds = 0.0
-        self._to_load.clear()
+        if ordered:
+            self._link_free_seconds = ended
+        seconds = compute_seconds
+        if not self._parks:
+            if ordered:
+                seconds = begun - now + self._overlapped(ended - begun, compute_seconds)
+            earlier = self._latest_copy(now) - now
+            if earlier > 0.0:
+                seconds = max(seconds, self._overlapped(earlier, compute_seconds))
+        ordered.clear()
+        return seconds
+
+    def _overlapped(self, load_seconds: float, compute_seconds: float) -> float:
+        limits = self._limits
+        return usable_batch_seconds(limits.overlap, limits.layers, load_seconds, compute_seconds)
+
+    def _latest_copy(self, now: float) -> float:
+        """When the last copy that the step's members need, ordered before it, is usable."""
+        copies = [
+            self._by_id[name].usable_after_seconds
+            for name in self._shares
+            if name in self._by_id and self._by_id[name] not in self._to_load
+        ]
+        return max(copies, default=now)
 
     def next_ready(self, now: float) -> float | None:
         """When the next load is ready; None if nothing is loading."""
         later = [j.usable_after_seconds for j in self.waiting if j.usable_after_seconds > now]
         return min(later, default=None)
 
-    def advance(self, members: Sequence[BatchMember], subject: str) -> bool:
-        """Apply a step; True when it gave `subject` its first token."""
+    def advance(self, members: Sequence[BatchMember], now: float) -> bool:
+        """Apply a step that ends now; True when all that is asked for is known."""
         new_tokens = {member.request_id: member.new_tokens for member in members}
-        reached = False
         for job in self.running:
             new = new_tokens.get(job.request_id)
             if new is None:
                 continue
             job.context_tokens += new
+            if job is self._marked and self._mark_seconds is None:
+                self._mark_seconds = now if job.context_tokens >= self._mark_tokens else None
             if job.prefill_left > 0:
                 continue
-            reached = reached or job.request_id == subject
+            if job is self._subject and self._first_token_seconds is None:
+                self._first_token_seconds = now
             job.output_left -= 1
             if job.output_left <= 0:
                 self._free_blocks += job.blocks_held
         self.running = [j for j in self.running if j.output_left > 0 or j.prefill_left > 0]
-        return reached
+        is_marked = self._marked is None or self._mark_seconds is not None
+        return is_marked and self._first_token_seconds is not None
 
     def skip_decodes(self, now: float, step_seconds: float) -> int:
         """Advance by the steps, all like the last, in which nothing can change; their number.
@@ -204,29 +276,46 @@ class _Rolling:
     def _could_admit(self, job: Job, now: float) -> bool:
         seats = self._limits.batch_requests or UNBOUNDED
         return (
-            job.usable_after_seconds <= now
+            (job.usable_after_seconds <= now or not self._parks)
             and len(self.running) < seats
             and job.blocks_needed <= self._free_blocks
         )
 
     def admit_members(self, members: Sequence[BatchMember]) -> None:
         """Those that a batch already holds are no longer waiting."""
-        holds = {member.request_id for member in members}
-        for job in [job for job in self.waiting if job.request_id in holds]:
+        self._shares = {member.request_id: member.new_tokens for member in members}
+        found = {member.request_id: member.context_tokens for member in members}
+        for job in [job for job in self.waiting if job.request_id in found]:
             self._take_blocks(job)
-            self._admit(job)
+            self._admit(job, 0.0)
+            job.context_tokens = found[job.request_id]
 
     def _take_blocks(self, job: Job) -> None:
         self._free_blocks -= job.blocks_needed
         job.blocks_held += job.blocks_needed
         job.blocks_needed = 0
 
-    def _admit(self, job: Job) -> None:
+    def _admit(self, job: Job, now: float) -> None:
         self.waiting.remove(job)
         self.running.append(job)
+        job.context_tokens = max(job.context_tokens, self._found_tokens(job))
+        if job is self._subject and self._scheduled_seconds is None:
+            self._scheduled_seconds = max(0.0, now)
 
+    def _found_tokens(self, job: Job) -> int:
+        """What its leader has brought, in whole blocks; what this step brings can be found too."""
+        leader = self._by_id.get(job.leader)
+        if leader is None:
+            return job.promised_tokens
+        brought = leader.context_tokens + self._shares.get(job.leader, 0)
+        return min(job.promised_tokens, brought - brought % self._limits.block_tokens)
 
-def _share(job: Job, tokens_left: int) -> BatchMember:
-    prefill = job.prefill_left > 0
-    new = min(job.prefill_left, tokens_left) if prefill else 1
-    return BatchMember(job.request_id, new, job.context_tokens, prefill)
+    def _join(self, job: Job, tokens_left: int, members: list[BatchMember]) -> int:
+        """Give a request its share of a step; returns the tokens."""
+        prefill = job.prefill_left > 0
+        alone = len(self.running) + len(self.waiting) == 1  # then there is nobody to spare
+        most = tokens_left if alone else min(tokens_left, self._limits.request_tokens or UNBOUNDED)
+        new = min(job.prefill_left, most) if prefill else 1
+        members.append(BatchMember(job.request_id, new, job.context_tokens, prefill))
+        self._shares[job.request_id] = new
+        return new

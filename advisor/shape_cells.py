@@ -22,6 +22,17 @@ def request_cell(state: RequestState) -> str:
     return f"{hit} {token_bin(state.arrived.prompt_tokens)}"
 
 
+def queue_cell(state: RequestState, ahead: int) -> str:
+    """Requests with and without a load before them, by how many wait ahead."""
+    load = "host hit" if state.host_tokens else "no load"
+    return f"{load}, ≥{_floor_power(ahead):,} ahead"
+
+
+def inflight_cell(brought: str, tokens: int) -> str:
+    """Prefixes that others bring, by how and by their tokens."""
+    return f"{brought} {token_bin(tokens)}"
+
+
 def token_bin(tokens: int) -> str:
     """The power-of-two bin of a number of tokens, by its lower end."""
     return f"≥{_floor_power(tokens):,} tokens"

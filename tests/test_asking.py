@@ -86,7 +86,8 @@ def test_what_another_request_computes_is_in_flight_until_it_is_here(learned: St
     assert tokens_of(answer) == {"in_flight": 10 * BLOCK_TOKENS}
     wait = next(way for way in answer.ways if way.way is WayName.WAIT)
     assert wait.compute_tokens == 0
-    assert wait.stages_seconds[Stage.IN_FLIGHT] > 0.0
+    recompute = next(way for way in answer.ways if way.way is WayName.RECOMPUTE)
+    assert 0.0 < wait.ready_seconds.p50 < recompute.ready_seconds.p50
     learned.stored(now + 0.1, chain)
     learned.first_token(now + 0.1, "leader")
     (answer,) = ask(learned, Candidate(block_hashes=chain[:10]))

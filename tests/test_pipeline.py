@@ -174,7 +174,7 @@ def test_a_request_forgotten_at_the_bound_leaves_nothing_behind(
     rank = story.pipeline.ranks[0]
     assert len(rank.requests.live) == 4
     assert len(rank.hits.pending) == 40
-    assert story.pipeline.ledger.open_count == 4
+    assert story.pipeline.ledger.open_count == 2 * 4  # queue and first token
 
 
 def test_blocks_computed_by_two_requests_at_once_are_counted_once_as_duplicates() -> None:
@@ -210,10 +210,10 @@ def test_every_load_batch_and_request_is_forecast_and_paired() -> None:
     story.batch(1.2, 1.3, prefill("a", 8, 320))
     story.first_token(1.3, "a")
     states = {(pair.forecast.target, pair.state): pair for pair in story.pairs}
-    assert {target for target, _ in states} == set(Target) - {Target.FETCH}
+    assert {target for target, _ in states} == set(Target) - {Target.FETCH, Target.INFLIGHT_READY}
     assert all(pair.state is PairState.PAIRED for pair in story.pairs)
     actual = {pair.forecast.target: pair.actual_seconds for pair in story.pairs}
-    assert actual[Target.LOAD] == pytest.approx(0.2)
+    assert actual[Target.LOAD] == actual[Target.QUEUE] == pytest.approx(0.2)
     assert actual[Target.BATCH_COMPUTE] == pytest.approx(0.1)
     assert actual[Target.PREFILL] == pytest.approx(0.1)
     assert actual[Target.TTFT] == pytest.approx(0.3)
@@ -273,7 +273,8 @@ def test_an_aborted_request_leaves_censored_forecasts() -> None:
     story.arrives(1.0, "a", CHAIN)
     story.finished(1.2, "a", Outcome.ABORTED)
     assert [(p.forecast.target, p.state) for p in story.pairs] == [
-        (Target.TTFT, PairState.CENSORED)
+        (Target.TTFT, PairState.CENSORED),
+        (Target.QUEUE, PairState.CENSORED),
     ]
     assert story.pipeline.totals.requests[Outcome.ABORTED] == 1
 

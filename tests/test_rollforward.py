@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
-from kvready.advisor.rollforward import Job, Limits, Link, UnderWay, first_token_seconds
+from kvready.advisor.rollforward import Job, Limits, Link, UnderWay, roll_forward
 from kvready.collectors.records import BatchMember
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)
@@ -22,6 +23,10 @@ def seconds_per_token(members: Sequence[BatchMember]) -> float:
 
 def one_second_a_step(members: Sequence[BatchMember]) -> float:
     return 1.0
+
+
+def first_token_seconds(jobs: Sequence[Job], subject: str, *rest: Any, **more: Any) -> float | None:
+    return roll_forward(jobs, subject, *rest, **more).first_token_seconds
 
 
 def job(

@@ -70,7 +70,15 @@ def describe(scheduler: Any, version: str, rank_pages: tuple[GroupPages, ...]) -
         has_mover_times=any(extra.get("transfer_observer") for _, extra in connectors),
         supported_kv_state=_is_dense(scheduler.kv_cache_config),
         load_method=next(_movers(connectors), None),
+        request_token_limit=_request_token_limit(config.scheduler_config),
     )
+
+
+def _request_token_limit(scheduler_config: Any) -> int:
+    """Untold where it changes with the queue."""
+    if getattr(scheduler_config, "long_prefill_token_threshold_adaptive", False):
+        return 0
+    return int(scheduler_config.long_prefill_token_threshold)
 
 
 def _movers(connectors: list[tuple[str, Mapping[str, Any]]]) -> Iterator[CopyMethod]:

@@ -28,7 +28,10 @@ class SlidingWindowSpec(FullAttentionSpec):
 
 
 def scheduler(
-    connector: str | None = None, extra: dict[str, Any] | None = None, spec: Any = FullAttentionSpec
+    connector: str | None = None,
+    extra: dict[str, Any] | None = None,
+    spec: Any = FullAttentionSpec,
+    **scheduling: Any,
 ) -> SimpleNamespace:
     groups = [SimpleNamespace(kv_cache_spec=spec(), layer_names=["a", "b", "c"])]
     transfer = connector and SimpleNamespace(
@@ -38,6 +41,9 @@ def scheduler(
         vllm_config=SimpleNamespace(
             kv_transfer_config=transfer,
             model_config=SimpleNamespace(model="/models/x", served_model_name=["x"]),
+            scheduler_config=SimpleNamespace(
+                **({"long_prefill_token_threshold": 0} | scheduling),
+            ),
         ),
         kv_cache_config=SimpleNamespace(kv_cache_groups=groups),
         cache_config=SimpleNamespace(num_gpu_blocks=256),
@@ -70,6 +76,13 @@ def test_padding_is_not_payload_and_block_zero_holds_no_tokens() -> None:
     assert told.model == "x"
     assert told.host_bytes == told.host_fragments_per_block == 0
     assert told.supported_kv_state
+
+
+def test_a_bound_on_one_prefill_in_a_batch_is_told_where_it_is_fixed() -> None:
+    assert facts().request_token_limit == 0
+    bound: dict[str, Any] = {"long_prefill_token_threshold": 96}
+    assert facts(**bound).request_token_limit == 96
+    assert facts(**bound, long_prefill_token_threshold_adaptive=True).request_token_limit == 0
 
 
 def test_a_host_tier_and_its_mover_are_told_wherever_they_are_named() -> None:

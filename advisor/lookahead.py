@@ -1,0 +1,131 @@
+"""The engine as it stands, ready to be rolled forward: its queue, batches under way, and link."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from kvready.advisor.compute import ComputeModel
+from kvready.advisor.forecast_writer import Moment
+from kvready.advisor.readiness import INTO_HBM, Mover
+from kvready.advisor.requests import RequestState, RequestTracker
+from kvready.advisor.rollforward import (
+    ASSUMED_OUTPUT_TOKENS,
+    Job,
+    Limits,
+    Link,
+    Mark,
+    Rolled,
+    UnderWay,
+    roll_forward,
+)
+from kvready.collectors.records import BatchPlanned, EngineDescribed
+
+MAX_PLANNED_BATCHES = 64
+MODEL = "roll-forward-2"
+
+
+class Lookahead:
+    """Rolls one rank forward with what its models say now."""
+
+    def __init__(self, requests: RequestTracker, compute: ComputeModel, mover: Mover) -> None:
+        self.engine: EngineDescribed | None = None
+        self.free_blocks: int | None = None
+        self.planned: OrderedDict[int, BatchPlanned] = OrderedDict()  # not ended, by step
+        self._requests = requests
+        self._compute = compute
+        self._mover = mover
+
+    @property
+    def version(self) -> str:
+        """Names the rules and the coefficients that a forecast was made with."""
+        return f"{MODEL}+{self._compute.version}"
+
+    def plan(self, batch: BatchPlanned) -> None:
+        """A batch was planned."""
+        self.free_blocks = batch.free_blocks
+        self.planned[batch.step] = batch
+        while len(self.planned) > MAX_PLANNED_BATCHES:
+            self.planned.popitem(last=False)
+
+    def latest_batch(self, planned_seconds: float) -> BatchPlanned | None:
+        """The batch that was planned at this very moment."""
+        if not self.planned:
+            return None
+        latest = next(reversed(self.planned.values()))
+        return latest if latest.planned_seconds == planned_seconds else None
+
+    def roll(self, subject: RequestState, moment: Moment, mark: Mark | None = None) -> Rolled:
+        """What comes of a request, seconds from now. One that has not arrived arrives now."""
+        engine = self.engine
+        if engine is None or not engine.block_tokens or not engine.supported_kv_state:
+            return Rolled(None, None)
+        limits = Limits(
+            batch_tokens=engine.batch_token_limit,
+            batch_requests=engine.batch_request_limit,
+            free_blocks=self.free_blocks,
+            request_tokens=engine.request_token_limit,
+            block_tokens=engine.block_tokens,
+            overlap=engine.overlap,
+            layers=engine.layers,
+        )
+        planned = list(self.planned.values())
+        under_way = UnderWay(
+            [batch.members for batch in planned],
+            moment[1] - planned[0].planned_seconds if planned else 0.0,
+        )
+        model = self._mover.model(*INTO_HBM)
+        backlog = self._mover.backlog_seconds(INTO_HBM, self._requests.copies.values(), moment[1])
+        link = Link(backlog, model.submit_seconds, model.step_share)
+        states = list(self._requests.live.values())
+        if subject.arrived.request_id not in self._requests.live:
+            states.append(subject)
+        return roll_forward(
+            [self._job(state, moment, engine) for state in states],
+            subject.arrived.request_id,
+            limits,
+            self._compute.batch_seconds,
+            under_way,
+            link,
+            mark,
+        )
+
+    def copies_left_seconds(self, state: RequestState, moment: Moment) -> float:
+        """Until the copies that were ordered for a request are usable; 0 if they are."""
+        return max(
+            (self._mover.left_seconds(copy, moment[1]) for copy in state.unfinished_copies),
+            default=0.0,
+        )
+
+    def _job(self, state: RequestState, moment: Moment, engine: EngineDescribed) -> Job:
+        """A request as the roll-forward sees it."""
+        arrived = state.arrived
+        output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
+        waiting = state.scheduled is None
+        expected = state.expected_tokens
+        found = min(state.nominal_tokens or 0, expected) if waiting else state.computed_tokens
+        will_find = expected if waiting else found
+        blocks = math.ceil((arrived.prompt_tokens + output) / engine.block_tokens)
+        holds = bool(state.copies) or not waiting
+        return Job(
+            request_id=arrived.request_id,
+            prompt_tokens=arrived.prompt_tokens,
+            context_tokens=found,
+            output_left=max(1, output - state.output_tokens),
+            load_seconds=0.0 if holds else self._unordered_load_seconds(state.host_tokens, engine),
+            usable_after_seconds=self.copies_left_seconds(state, moment),
+            running=state.is_running,
+            blocks_needed=0 if holds else blocks - will_find // engine.block_tokens,
+            blocks_held=blocks if holds else 0,
+            leader=state.leader,
+            promised_tokens=will_find,
+        )
+
+    def _unordered_load_seconds(self, tokens: int, engine: EngineDescribed) -> float:
+        """Service of a load that the scheduler has not ordered yet."""
+        if not tokens:
+            return 0.0
+        blocks = tokens // engine.block_tokens
+        return self._mover.model(*INTO_HBM).service_seconds(
+            tokens * engine.kv_bytes_per_token, blocks * engine.host_fragments_per_block
+        )
