@@ -50,7 +50,12 @@ def load_library(source: Path) -> ctypes.CDLL:
 def _compiler() -> list[str]:
     """The command that compiles: CC if set, else the first that is installed."""
     chosen = os.environ.get("CC")
-    candidates = [shlex.split(chosen)] if chosen else [[name] for name in COMPILERS]
+    try:
+        candidates = [shlex.split(chosen)] if chosen else [[name] for name in COMPILERS]
+    except ValueError as error:
+        raise MoverUnavailable(
+            f"CC={chosen} is no command ({error}); install gcc or clang, or set CC to one"
+        ) from error
     for command in candidates:
         if command and shutil.which(command[0]):
             return command

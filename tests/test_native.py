@@ -219,7 +219,7 @@ def test_a_compiler_that_fails_is_told_with_its_words(
     assert not cache.exists() or not libraries(cache)
 
 
-@pytest.mark.parametrize("chosen", ["", "no-such-compiler", "no-such-compiler -O2"])
+@pytest.mark.parametrize("chosen", ["", "no-such-compiler", "no-such-compiler -O2", "'gcc"])
 def test_without_a_compiler_the_gather_says_what_stands_in(
     cache: Path,
     tmp_path: Path,
