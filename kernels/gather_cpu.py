@@ -179,4 +179,5 @@ def _warn_once(message: str) -> None:
 
 
 def _int64s(pages: Sequence[int]) -> array[int]:
-    return pages if isinstance(pages, array) and pages.typecode == "q" else array("q", pages)
+    """Our own copy: other threads may run, and change theirs, between the check and the move."""
+    return array("q", pages)
