@@ -69,16 +69,15 @@ class CudaMover(ABC):
             ordered_seconds = time.monotonic()
             move.check(pools)
             try:
-                unstarted_seconds = self._run(pools, move)
+                started_after_seconds = self._run(pools, move)
             except BaseException:
                 self._stream.drain()
                 raise
             done_seconds = time.monotonic()
-            started = anchored_seconds + self._started.seconds_since(self._anchor)
             ready = anchored_seconds + self._ended.seconds_since(self._anchor)
         # The anchor is read some microseconds after it was passed: keep to what the host saw.
         ready = min(max(ready, ordered_seconds), done_seconds)
-        started = min(max(started + unstarted_seconds, ordered_seconds), ready)
+        started = min(max(anchored_seconds + started_after_seconds, ordered_seconds), ready)
         payload_bytes = move.fragments(pools) * pools.fragment_bytes
         return MoveTimes(payload_bytes, ordered_seconds, started, ready)
 
@@ -102,7 +101,7 @@ class CudaMover(ABC):
 
     @abstractmethod
     def _run(self, pools: Pools, move: Move) -> float:
-        """Carry out a checked move between the marks `_started` and `_ended`, and wait for it.
+        """Carry out a checked move, mark its end with `_ended`, and wait for it.
 
-        Returns seconds after `_started` in which it still waited for the device.
+        Returns seconds from `_anchor` until the device began with it.
         """

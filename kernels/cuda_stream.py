@@ -1,4 +1,8 @@
-"""A CUDA stream of a mover's own, with events around what runs on it."""
+"""A CUDA stream of a mover's own, with events around what runs on it.
+
+`close` raises nothing of what the driver says: after a kernel's failure it refuses every call, and
+that failure is what must be told, not the last of those that follow it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ class CudaContext:
         """Safe twice."""
         if self._handle.value:
             self._handle = c_void_p()
-            self.driver.call("cuDevicePrimaryCtxRelease_v2", c_int(self._device))
+            self.driver.status("cuDevicePrimaryCtxRelease_v2", c_int(self._device))
 
 
 class CudaEvent:
@@ -63,7 +67,7 @@ class CudaEvent:
         """Safe twice."""
         if self._handle.value:
             handle, self._handle = self._handle, c_void_p()
-            self._driver.call("cuEventDestroy_v2", handle)
+            self._driver.status("cuEventDestroy_v2", handle)
 
 
 class CudaStream:
@@ -88,7 +92,7 @@ class CudaStream:
         """Safe twice."""
         if self.handle:
             handle, self.handle = self.handle, 0
-            self._driver.call("cuStreamDestroy_v2", c_void_p(handle))
+            self._driver.status("cuStreamDestroy_v2", c_void_p(handle))
 
 
 class CudaBuffer:
@@ -111,6 +115,6 @@ class CudaBuffer:
         """Safe twice."""
         address, self.address = self.address, 0
         if address and self._on_host:
-            self._driver.call("cuMemFreeHost", c_void_p(address))
+            self._driver.status("cuMemFreeHost", c_void_p(address))
         elif address:
-            self._driver.call("cuMemFree_v2", c_uint64(address))
+            self._driver.status("cuMemFree_v2", c_uint64(address))

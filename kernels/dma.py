@@ -34,7 +34,7 @@ class _CopyEngine(CudaMover):
         self._order(ranges, move.direction)
         self._ended.record(self._stream.handle)
         self._stream.synchronize()
-        return 0.0
+        return self._started.seconds_since(self._anchor)
 
     def _ranges(self, pools: Pools, move: Move) -> CopyRanges:
         return ranges_of(pools, move)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 UNIT_BYTES = 16
+MAX_CLOCK_GAP_SECONDS = 60.0  # between moves; the driver then tells it within 4 us
 DEFAULT_SMS = 4  # x 32 KiB in flight: 48 GB/s over a link whose round trip is 2.7 us
 
 
@@ -101,7 +102,8 @@ class TritonGatherMover(CudaMover):
                 )
             self._ended.record(stream)
             self._stream.synchronize()
-            return self._unstarted_seconds(programs) if timed else 0.0
+            started_after_seconds = self._started.seconds_since(self._anchor)
+            return started_after_seconds + (self._unstarted_seconds(programs) if timed else 0.0)
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
@@ -114,15 +116,25 @@ class TritonGatherMover(CudaMover):
             ) from error
 
     def _unstarted_seconds(self, programs: int) -> float:
-        """How long the kernel waited for its first SM, launch apart."""
+        """How long the kernel waited for its first SM, launch apart.
+
+        Each move is the next one's reference: the driver tells time between marks in 24 bits, too
+        few after a minute. Then the clock is set anew, and that one wait counts as none.
+        """
         assert self._reference is not None
+        since_seconds = self._started.seconds_since(self._reference)
+        if since_seconds > MAX_CLOCK_GAP_SECONDS:
+            self._set_clock()
+            return 0.0
         began_nanoseconds = int(self._began[:programs].min()) - self._reference_nanoseconds
-        return began_nanoseconds / 1e9 - self._started.seconds_since(self._reference)
+        self._reference_nanoseconds += round(since_seconds * 1e9)
+        self._started, self._reference = self._reference, self._started
+        return began_nanoseconds / 1e9 - since_seconds
 
     def _set_clock(self) -> None:
         """Tie the device's clock to an event, so that a kernel's wait for an SM can be told from
         its run. Twice, since the first launch compiles."""
-        self._reference = CudaEvent(self.driver)
+        self._reference = self._reference or CudaEvent(self.driver)
         for _ in range(2):
             self._stream.synchronize()
             self._reference.record(self._stream.handle)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
-from kvready.kernels.profile import Curve, Sample
+from kvready.kernels.profile import Curve
+from kvready.kernels.summary import bandwidth_at, points, summarize
 from kvready.kernels.sweep import KIB, MIB
 
 OCTAVES = (512, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 2 * MIB)
 CONTIGUOUS = "contiguous"
-LEAST_PAYLOAD_BYTES = 4 * MIB  # smaller loads tell their overhead, not their bandwidth
 
 
 def table(curves: Sequence[Curve]) -> list[str]:
@@ -31,43 +30,30 @@ def table(curves: Sequence[Curve]) -> list[str]:
 
 
 def _block(curves: Sequence[Curve]) -> list[str]:
-    limits = [_rate(s) for c in curves if c.mover == CONTIGUOUS for s in _large(c.samples)]
-    limit = median(limits) if limits else None
+    limits = [point.middle for c in curves if c.mover == CONTIGUOUS for point in points(c)]
+    limit = max(limits, default=None)
     sizes = "".join(f"{_size(octave):>9}" for octave in OCTAVES)
     lines = [f"  {'mover':12}{'SMs':>5}{sizes}{'of limit':>10}{'wait us':>9}{'slows x':>9}"]
     for curve in curves:
         if curve.mover == CONTIGUOUS:
             continue
-        by_size = [_near(curve.samples, octave) for octave in OCTAVES]
-        best = max((rate for rate in by_size if rate is not None), default=None)
-        share = f"{best / limit:.0%}" if best is not None and limit else "-"
-        slower = [s.compute_slowdown for s in curve.samples if s.compute_slowdown is not None]
+        told, along = summarize(curve), points(curve)
+        by_size = [bandwidth_at(along, octave) for octave in OCTAVES]
+        share = told.fastest.middle / limit if told.fastest is not None and limit else None
         lines.append(
             f"  {curve.mover:12}{curve.workers if curve.mover == 'gather' else '-':>5}"
-            + "".join(f"{'-' if rate is None else f'{rate / 1e9:.2f}':>9}" for rate in by_size)
-            + f"{share:>10}{median(s.wait_seconds for s in curve.samples) * 1e6:>9.0f}"
-            + f"{f'{median(slower):.2f}' if slower else '-':>9}"
+            + "".join(_cell(None if point is None else point.middle / 1e9, 9) for point in by_size)
+            + ("-" if share is None else f"{share:.0%}").rjust(10)
+            + _cell(None if told.wait_seconds is None else told.wait_seconds * 1e6, 9, digits=0)
+            + _cell(told.compute_slowdown, 9)
         )
     if limit is not None:
-        lines.append(
-            f"  a contiguous copy of {LEAST_PAYLOAD_BYTES >> 20} MiB or more: "
-            f"{limit / 1e9:.2f} GB/s"
-        )
+        lines.append(f"  the limit, a copy in one piece: {limit / 1e9:.2f} GB/s")
     return lines
 
 
-def _large(samples: Sequence[Sample]) -> list[Sample]:
-    return [s for s in samples if s.fragment_bytes * s.fragments >= LEAST_PAYLOAD_BYTES]
-
-
-def _near(samples: Sequence[Sample], octave: int) -> float | None:
-    """Median rate of large loads whose fragments are within an octave of a size; None: none."""
-    near = [_rate(s) for s in _large(samples) if octave / 2 < s.fragment_bytes < octave * 2]
-    return median(near) if near else None
-
-
-def _rate(sample: Sample) -> float:
-    return sample.fragment_bytes * sample.fragments / sample.move_seconds
+def _cell(number: float | None, width: int, *, digits: int = 2) -> str:
+    return ("-" if number is None else f"{number:.{digits}f}").rjust(width)
 
 
 def _size(size: int) -> str:

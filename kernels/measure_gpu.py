@@ -123,9 +123,10 @@ class GpuBench:
         """Give memory and streams back. Safe twice."""
         for mover in self._movers.values():
             mover.close()
-        with self._context.current():
-            for buffer in self._buffers:
-                buffer.close()
+        if self._buffers:
+            with self._context.current():
+                for buffer in self._buffers:
+                    buffer.close()
         self._movers.clear()
         self._buffers.clear()
         self._context.close()

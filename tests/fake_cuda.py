@@ -47,9 +47,10 @@ class FakeCuda:
         """The same for plain integers."""
         return ctypes.c_int.in_dll(self._library, f"fake_{name}").value
 
-    def set(self, name: str, value: int) -> None:
+    def set(self, name: str, value: float) -> None:
         """Change how it behaves."""
-        kind = ctypes.c_long if name == "fail_copy" else ctypes.c_int
+        kinds = {"fail_copy": ctypes.c_long, "ahead_seconds": ctypes.c_double}
+        kind = kinds.get(name, ctypes.c_int)
         kind.in_dll(self._library, f"fake_{name}").value = value
 
     def batch_sizes(self) -> list[int]:

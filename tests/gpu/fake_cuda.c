@@ -12,7 +12,8 @@
 #define MAX_STREAMS 256
 
 enum { COPY, EVENT };
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NOT_FOUND = 500, UNKNOWN = 999 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201,
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700 };
 
 typedef struct { int kind; uintptr_t stream; void *target; const void *source; size_t size; } Order;
 typedef struct { uintptr_t start; size_t size; uint32_t type, ordinal; } Range;
@@ -23,6 +24,8 @@ EXPORT int fake_version = 12080, fake_devices = 1, fake_has_batch = 1, fake_init
 EXPORT int fake_multiprocessors = 132;
 EXPORT long fake_fail_copy = -1;       /* this copy, counted from now, is refused */
 EXPORT int fake_synchronize_error = 0; /* what waiting says once */
+EXPORT int fake_broken = 0;            /* nothing can be given back, as after a kernel's failure */
+EXPORT double fake_ahead_seconds = 0;  /* of the host's clock */
 
 /* What a test reads. */
 EXPORT long fake_pending = 0, fake_copies = 0, fake_batches = 0, fake_streams = 0, fake_events = 0;
@@ -42,7 +45,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
+    return t.tv_sec + t.tv_nsec / 1e9 + fake_ahead_seconds;
 }
 
 /* Whatever lay there before is gone. */
@@ -99,7 +102,7 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
 EXPORT int cuGetErrorName(int code, const char **name) {
     *name = code == INVALID_VALUE   ? "CUDA_ERROR_INVALID_VALUE"
             : code == NO_DEVICE     ? "CUDA_ERROR_NO_DEVICE"
-            : code == 700           ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : code == ILLEGAL_ADDRESS           ? "CUDA_ERROR_ILLEGAL_ADDRESS"
             : code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
                                     : NULL;
     return *name ? 0 : INVALID_VALUE;
@@ -116,7 +119,12 @@ EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; fake_retained--; return 0; }
-EXPORT int cuCtxPushCurrent_v2(void *context) { current += context != NULL; fake_pushed++; return 0; }
+EXPORT int cuCtxPushCurrent_v2(void *context) {
+    if (!context) return INVALID_CONTEXT;
+    current++;
+    fake_pushed++;
+    return 0;
+}
 EXPORT int cuCtxPopCurrent_v2(void **context) { *context = NULL; current--; fake_pushed--; return 0; }
 
 EXPORT int cuStreamCreate(void **stream, unsigned flags) {
@@ -126,7 +134,12 @@ EXPORT int cuStreamCreate(void **stream, unsigned flags) {
     fake_streams++;
     return 0;
 }
-EXPORT int cuStreamDestroy_v2(void *stream) { (void)stream; fake_streams--; return 0; }
+EXPORT int cuStreamDestroy_v2(void *stream) {
+    (void)stream;
+    if (fake_broken) return ILLEGAL_ADDRESS;
+    fake_streams--;
+    return 0;
+}
 static void carry_out(uintptr_t stream) {
     long kept = 0;
     for (long i = 0; i < fake_pending; i++) {
@@ -163,7 +176,12 @@ EXPORT int cuEventCreate(void **event, unsigned flags) {
     fake_events++;
     return 0;
 }
-EXPORT int cuEventDestroy_v2(void *event) { free(event); fake_events--; return 0; }
+EXPORT int cuEventDestroy_v2(void *event) {
+    if (fake_broken) return ILLEGAL_ADDRESS;
+    free(event);
+    fake_events--;
+    return 0;
+}
 EXPORT int cuEventRecord(void *event, void *stream) {
     pthread_mutex_lock(&lock);
     int failed = order((Order){EVENT, (uintptr_t)stream, event, NULL, 0});
@@ -193,6 +211,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     return 0;
 }
 EXPORT int cuMemFreeHost(void *place) {
+    if (fake_broken) return ILLEGAL_ADDRESS;
     forget((uintptr_t)place);
     free(place);
     fake_allocated--;

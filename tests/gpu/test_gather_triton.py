@@ -227,11 +227,12 @@ def test_a_kernel_that_waits_for_an_sm_has_not_started(
     cuda: FakeCuda, interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU each program notes the device's clock; here a stand-in for the kernel does."""
-    waited_seconds = 0.2
+    waited_seconds, ahead_seconds = 0.2, 0.0
 
     def note(began: Any, after_seconds: float) -> None:
         time.sleep(after_seconds)
-        began[:] = time.monotonic_ns() + 10**15  # the device counts from another moment
+        # The device counts from another moment.
+        began[:] = time.monotonic_ns() + 10**15 + round(ahead_seconds * 1e9)
 
     def launch(*arguments: Any) -> None:
         note(arguments[-1], waited_seconds)
@@ -248,10 +249,19 @@ def test_a_kernel_that_waits_for_an_sm_has_not_started(
     memory = Memory(Shape(2, 64, 4, 4), Direction.LOAD)
     cuda.register_pools(memory.pools)
     mover = TritonGatherMover(driver=cuda.driver())
-    times = mover.timed_move(memory.pools, Move(Direction.LOAD, (1,), (1,)))
-    # What a launch takes on an idle device is no wait: less by that much.
+    move = Move(Direction.LOAD, (1,), (1,))
+    for _ in range(2):
+        times = mover.timed_move(memory.pools, move)
+        # What a launch takes on an idle device is no wait: less by that much.
+        assert times.started_seconds - times.ordered_seconds > waited_seconds / 2
+        assert times.ready_seconds >= times.started_seconds
+
+    # Three idle years later the driver tells time since then in steps of eight seconds.
+    ahead_seconds = 1e8 + 4.0
+    cuda.set("ahead_seconds", ahead_seconds)
+    mover.timed_move(memory.pools, move)
+    times = mover.timed_move(memory.pools, move)
     assert times.started_seconds - times.ordered_seconds > waited_seconds / 2
-    assert times.ready_seconds >= times.started_seconds
     assert mover.backend == f"triton-{interpreted.triton.__version__}"
     mover.close()
     mover.close()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from fake_cuda import FakeCuda
 from kvready.kernels.cuda_driver import DEVICE_MEMORY, CudaDriver
 from kvready.kernels.errors import MoveError
 from kvready.kernels.gather_triton import TritonGatherMover
+from kvready.kernels.gpu_table import table
 from kvready.kernels.measure_gpu import GpuBench
-from kvready.kernels.profile import Provenance, read_profile
+from kvready.kernels.profile import Curve, Provenance, Sample, read_profile
 from kvready.kernels.sweep import KIB, CurveKey, Shape
 
 if TYPE_CHECKING:
@@ -205,3 +207,37 @@ def test_a_bench_whose_mover_brings_other_bytes_stops(
     with pytest.raises(MoveError, match=r"dma_batch .* brought other bytes"):
         bench.time(batch, SMALL_SHAPES[1])
     bench.close()
+
+
+def test_what_failed_is_told_though_nothing_can_be_given_back_after_it(
+    cuda: FakeCuda, interpreted: ModuleType
+) -> None:
+    """After a kernel's failure a driver refuses every call, those that end something too."""
+    bench = SmallBench(cuda.driver(), 2, 1, pool_bytes=POOL_BYTES, sm_budgets=(1,))
+    copies = next(curve for curve in bench.curves if curve.mover == "dma_per_page")
+    bench.time(copies, SMALL_SHAPES[0])
+    cuda.set("synchronize_error", 700)
+    cuda.set("broken", 1)
+    with pytest.raises(MoveError, match="ILLEGAL_ADDRESS"), closing(bench):
+        bench.time(copies, SMALL_SHAPES[0])
+
+
+def test_each_mover_has_a_rate_at_each_fragment_size_that_was_measured() -> None:
+    rates = {512: 1e9, 8 * KIB: 4e9, 2 << 20: 50e9}
+    gather = tuple(
+        Sample(size, 8, number, move_seconds=size * 8 / rate, wait_seconds=4e-6)
+        for size, rate in rates.items()
+        for number in range(3)
+    )
+    whole = (Sample(64 << 20, 1, 0, move_seconds=(64 << 20) / 100e9),)
+    lines = table(
+        [
+            Curve("host", "hbm", "contiguous", "b", 1, contended=False, samples=whole),
+            Curve("host", "hbm", "gather", "b", 4, contended=False, samples=gather),
+        ]
+    )
+    told = next(line.split() for line in lines if line.startswith("  gather"))
+    # Half-way between 512 bytes and 8 KiB, on both log scales, lie 2 KiB and 2 GB/s.
+    assert told[:5] == ["gather", "4", "1.00", "2.00", "4.00"]
+    assert told[-4:] == ["50.00", "50%", "4", "-"]
+    assert lines[-1].endswith("100.00 GB/s")
