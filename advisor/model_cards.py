@@ -111,7 +111,7 @@ def _compute_cards(rank: EngineRank, recent: dict[Target, RecentIntervals]) -> l
                 recent=recent[Target.BATCH_COMPUTE],
             )
         )
-    for target in (Target.PREFILL, Target.TTFT):
+    for target in (Target.QUEUE, Target.INFLIGHT_READY, Target.PREFILL, Target.TTFT):
         cards.append(
             ModelCard(
                 target=target,
