@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from kvready.advisor.fitting import OnlineFit
+from kvready.collectors.compute_start import ComputeStart
+from kvready.collectors.errors import RecordingError
 from kvready.collectors.records import BatchMember
 
 REFIT_EVERY = 16  # observations; each of the first 16 refits at once
-MODEL = "compute-nnls-2"
+MODEL = "compute-nnls-3"
 
-# Where the fit starts before any batch was seen: order-of-magnitude costs of a small model on a
-# CPU. They are replaced by evidence within a few dozen batches.
-PRIOR_FIXED_SECONDS = 2e-3
-PRIOR_SECONDS_PER_TOKEN = 5e-5
-PRIOR_SECONDS_PER_TOKEN_PAIR = 5e-9
-PRIOR_SECONDS_PER_DECODE = 5e-4
-PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN = 1e-7
+# Where the fit starts before any batch was seen, if no machine and model are named: costs, by order
+# of magnitude, of a small model on a CPU. Evidence replaces them within a few dozen batches.
+GENERIC_FIXED_SECONDS = 2e-3
+GENERIC_SECONDS_PER_TOKEN = 5e-5
+GENERIC_SECONDS_PER_TOKEN_PAIR = 5e-9
+GENERIC_SECONDS_PER_DECODE = 5e-4
+GENERIC_SECONDS_PER_DECODE_CONTEXT_TOKEN = 1e-7
 
-PREFILL_PRIOR = (
-    PRIOR_FIXED_SECONDS,
-    PRIOR_SECONDS_PER_TOKEN,
-    PRIOR_SECONDS_PER_TOKEN_PAIR,
-    PRIOR_SECONDS_PER_DECODE,
-    PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
-)
 TYPICAL_PREFILL = (1.0, 256.0, 256.0 * 1024.0, 4.0, 4096.0)
-DECODE_PRIOR = (
-    PRIOR_FIXED_SECONDS,
-    PRIOR_SECONDS_PER_DECODE,
-    PRIOR_SECONDS_PER_DECODE_CONTEXT_TOKEN,
-)
 TYPICAL_DECODE = (1.0, 4.0, 4096.0)
 DECODE_TERMS = ("batch", "decode", "decode_context_token")
 PREFILL_TERMS = ("batch", "token", "token_pair", "decode", "decode_context_token")
@@ -63,6 +54,52 @@ def batch_features(members: Iterable[BatchMember]) -> Features:
     )
 
 
+class ComputePrior(NamedTuple):
+    """Seconds per unit of each term before any batch was seen, and whose figures they are."""
+
+    name: str
+    described: str
+    prefill: tuple[float, ...]
+    decode: tuple[float, ...]
+
+    def told(self) -> ComputeStart | None:
+        """As a recording carries it; None where nothing was given."""
+        return None if self == GENERIC_PRIOR else ComputeStart(*self)
+
+    @classmethod
+    def of_told(cls, start: ComputeStart | None) -> ComputePrior:
+        """Back from `told`. Raises `RecordingError` for costs of other terms, or of no engine."""
+        if start is None:
+            return GENERIC_PRIOR
+        lengths = (len(start.prefill), len(start.decode))
+        costs = (*start.prefill, *start.decode)
+        whole = lengths == (len(PREFILL_TERMS), len(DECODE_TERMS))
+        if not whole or not all(map(math.isfinite, costs)) or not start.prefill[0] > 0.0:
+            raise RecordingError(
+                f"the recording's header says that compute starts from {start.name!r}, but its "
+                "costs cannot be used: upgrade kvready, or record anew"
+            )
+        return cls(start.name, start.described, start.prefill, start.decode)
+
+
+GENERIC_PRIOR = ComputePrior(
+    "generic",
+    "generic: no GPU and model given",
+    (
+        GENERIC_FIXED_SECONDS,
+        GENERIC_SECONDS_PER_TOKEN,
+        GENERIC_SECONDS_PER_TOKEN_PAIR,
+        GENERIC_SECONDS_PER_DECODE,
+        GENERIC_SECONDS_PER_DECODE_CONTEXT_TOKEN,
+    ),
+    (
+        GENERIC_FIXED_SECONDS,
+        GENERIC_SECONDS_PER_DECODE,
+        GENERIC_SECONDS_PER_DECODE_CONTEXT_TOKEN,
+    ),
+)
+
+
 class ComputeFit(NamedTuple):
     """Seconds per unit of each term, and the batches they were learned from."""
 
@@ -77,15 +114,16 @@ class ComputeModel:
     was learned of prefill.
     """
 
-    def __init__(self) -> None:
-        self._prefill = OnlineFit(PREFILL_PRIOR, TYPICAL_PREFILL)
-        self._decode = OnlineFit(DECODE_PRIOR, TYPICAL_DECODE)
+    def __init__(self, prior: ComputePrior = GENERIC_PRIOR) -> None:
+        self.prior = prior
+        self._prefill = OnlineFit(prior.prefill, TYPICAL_PREFILL, robust=True)
+        self._decode = OnlineFit(prior.decode, TYPICAL_DECODE, robust=True)
         self._refits = 0
 
     @property
     def version(self) -> str:
         """Names the coefficients that a forecast was made with."""
-        return f"{MODEL}.{self._refits}"
+        return f"{MODEL}.{self._refits}+{self.prior.name}"
 
     @property
     def prefill_observations(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.conditions import Traffic
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.forecaster import Forecaster
@@ -47,6 +48,7 @@ class Shared:
         on_pair: Callable[[Pair], None],
         priors: LoadPriors = NO_PROFILE,
         on_forecast: OnForecast | None = None,
+        compute_prior: ComputePrior = GENERIC_PRIOR,
     ) -> None:
         self.inventory = Inventory()
         self.ledger = Ledger()
@@ -55,6 +57,7 @@ class Shared:
         self.on_pair = on_pair
         self.on_forecast = on_forecast
         self.priors = priors
+        self.compute_prior = compute_prior
 
 
 class EngineRank:
@@ -73,6 +76,7 @@ class EngineRank:
             rank,
             shared.priors,
             shared.on_forecast,
+            shared.compute_prior,
         )
         self.hits = HitAccount(
             shared.inventory,

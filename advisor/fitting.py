@@ -10,8 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from kvready.advisor.rolling import RollingScores
+
 SWEEPS = 200
 RELATIVE_TOLERANCE = 1e-9
+ROBUST_WINDOW = 64  # errors whose middle tells what is usual
+ROBUST_AFTER = 8  # of them; before, nothing is known to be unusual
+ROBUST_DEVIATIONS = 3.0  # an error beyond so many usual ones counts as if it were at them
+DEVIATIONS_PER_MEDIAN = 1.4826  # of absolute errors, if they were normal
+SMALLEST_DEVIATION = 0.05
+
+_Early = tuple[Sequence[float], float, float, float]  # features, value, scale, by the prior
 
 
 class OnlineFit:
@@ -21,6 +30,10 @@ class OnlineFit:
     count, with the weight of `prior_observations` typical ones: they are scaled to this machine's
     pace, so that a feature never seen keeps a sane value on a machine ten times slower. Values
     under `smallest` are all alike: their errors weigh absolutely.
+
+    `robust`: a value far from its prediction, by what is usual of late, counts only as far as the
+    usual reaches (Huber), and the pace is the middle one of many. A lasting change makes itself
+    usual and is followed.
     """
 
     def __init__(
@@ -30,6 +43,7 @@ class OnlineFit:
         prior_observations: float = 4.0,
         half_life: float = 512.0,
         smallest: float = 1e-6,
+        robust: bool = False,
     ) -> None:
         self.size = len(prior)
         self.coefficients = list(prior)
@@ -44,6 +58,9 @@ class OnlineFit:
         self._keep = 0.5 ** (1.0 / half_life)
         self._gram = [[0.0] * self.size for _ in range(self.size)]
         self._moment = [0.0] * self.size
+        self._paces = RollingScores(ROBUST_WINDOW) if robust else None
+        self._errors = RollingScores(ROBUST_WINDOW)  # absolute, of logarithms
+        self._early: list[_Early] = []
 
     def predict(self, features: Sequence[float]) -> float:
         """The fitted value for these features."""
@@ -55,22 +72,43 @@ class OnlineFit:
         Its error weighs relative to `scale`, which is `actual` unless that is a part of something
         larger.
         """
-        scale = max(actual, scale, self._smallest)
-        weight = 1.0 / scale**2
         by_prior = sum(c * f for c, f in zip(self._prior, features, strict=True))
         pace = max(actual, self._smallest) / max(by_prior, self._smallest)
         self._pace_log_sum = self._keep * self._pace_log_sum + math.log(pace)
         self._pace_weight = self._keep * self._pace_weight + 1.0
+        self.observations += 1
+        if self._paces is not None:
+            self._paces.add(math.log(pace))
+            actual = self._usual(features, actual)
+            if self.observations <= ROBUST_AFTER:
+                self._take_anew((features, actual, scale, by_prior))
+                return
+        self._take(features, actual, scale)
+
+    def _take(self, features: Sequence[float], actual: float, scale: float) -> None:
+        scale = max(actual, scale, self._smallest)
+        weight = 1.0 / scale**2
         for i, f_i in enumerate(features):
             row = self._gram[i]
             self._moment[i] = self._keep * self._moment[i] + weight * f_i * actual
             for j, f_j in enumerate(features):
                 row[j] = self._keep * row[j] + weight * f_i * f_j
-        self.observations += 1
+
+    def _take_anew(self, newest: _Early) -> None:
+        """Weigh the first few all again, none by more than a usual one of its shape.
+
+        The very first alone would not be known to be a fault.
+        """
+        self._early.append(newest)
+        self._gram = [[0.0] * self.size for _ in range(self.size)]
+        self._moment = [0.0] * self.size
+        pace = self._pace()
+        for features, actual, scale, by_prior in self._early:
+            self._take(features, actual, max(scale, pace * by_prior))
 
     def solve(self) -> None:
         """Refit by coordinate descent on the normal equations, clamped at zero."""
-        pace = math.exp(self._pace_log_sum / self._pace_weight) if self._pace_weight else 1.0
+        pace = self._pace()
         weights = [weight / pace**2 for weight in self._prior_weight]
         for _ in range(SWEEPS):
             moved = 0.0
@@ -85,3 +123,20 @@ class OnlineFit:
                 self.coefficients[i] = value
             if moved < RELATIVE_TOLERANCE:
                 return
+
+    def _pace(self) -> float:
+        """How much slower this machine is than the prior says."""
+        if self._paces is not None:
+            return math.exp(self._paces.median()) if len(self._paces) else 1.0
+        return math.exp(self._pace_log_sum / self._pace_weight) if self._pace_weight else 1.0
+
+    def _usual(self, features: Sequence[float], actual: float) -> float:
+        """The value, no further from its prediction than is usual."""
+        predicted = max(self.predict(features), self._smallest)
+        error = math.log(max(actual, self._smallest) / predicted)
+        self._errors.add(abs(error))
+        if len(self._errors) <= ROBUST_AFTER:
+            return actual
+        deviation = max(DEVIATIONS_PER_MEDIAN * self._errors.median(), SMALLEST_DEVIATION)
+        reach = ROBUST_DEVIATIONS * deviation
+        return predicted * math.exp(min(max(error, -reach), reach))

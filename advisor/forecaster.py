@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvready.advisor.compute import ComputeModel
+from kvready.advisor.compute import GENERIC_PRIOR, ComputeModel, ComputePrior
 from kvready.advisor.forecast_writer import ForecastWriter, Moment, OnForecast
 from kvready.advisor.inflight import InflightForecasts
 from kvready.advisor.interference import Interferences
@@ -47,8 +47,9 @@ class Forecaster:
         rank: int = 0,
         priors: LoadPriors = NO_PROFILE,
         on_forecast: OnForecast | None = None,
+        compute_prior: ComputePrior = GENERIC_PRIOR,
     ) -> None:
-        self.compute = ComputeModel()
+        self.compute = ComputeModel(compute_prior)
         self.mover = Mover(priors)
         self.lookahead = Lookahead(requests, self.compute, self.mover)
         self.writer = ForecastWriter(ledger, on_pair, rank, on_forecast)

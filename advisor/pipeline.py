@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvready.advisor.asking import Readiness
+from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecast_writer import Moment, OnForecast
@@ -51,13 +52,16 @@ class Pipeline:
         on_pair: Callable[[Pair], None] | None = None,
         priors: LoadPriors = NO_PROFILE,
         on_forecast: OnForecast | None = None,
+        compute_prior: ComputePrior = GENERIC_PRIOR,
     ) -> None:
-        """`priors`: what a link profile says of copies, before the engine has made any.
+        """`priors`: what a link profile says of copies, before the engine has made any;
+        `compute_prior`: what is believed of batches until then.
 
         `on_forecast` hears of each forecast as it is written, before the next record.
         """
-        self._shared = Shared(on_pair or _ignore, priors, on_forecast)
+        self._shared = Shared(on_pair or _ignore, priors, on_forecast, compute_prior)
         self.priors = priors
+        self.compute_prior = compute_prior
         self.inventory = self._shared.inventory
         self.ledger = self._shared.ledger
         self.totals = self._shared.totals

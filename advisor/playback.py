@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvready.advisor.compute import ComputePrior
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import LoadPriors
 from kvready.advisor.pipeline import Pipeline
@@ -55,8 +56,8 @@ def play(
 ) -> Playback:
     """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records.
 
-    Loads start from what those of the recorded run started from. Raises `RecordingError` for a file
-    that is no recording.
+    Loads and compute start from what those of the recorded run started from. Raises
+    `RecordingError` for a file that is no recording.
     """
     recording: Recording = read_recording(path)
     digest = PairDigest()
@@ -66,7 +67,12 @@ def play(
         if on_pair is not None:
             on_pair(pair, line)
 
-    pipeline = Pipeline(settled, LoadPriors.of_told(recording.header.load_start))
+    header = recording.header
+    pipeline = Pipeline(
+        settled,
+        LoadPriors.of_told(header.load_start),
+        compute_prior=ComputePrior.of_told(header.compute_start),
+    )
     records = 0
     for item in recording:
         pipeline.ingest(item)
@@ -75,7 +81,7 @@ def play(
             on_progress(records)
     return Playback(
         pipeline=pipeline,
-        header=recording.header,
+        header=header,
         records=records,
         pairs=digest.pairs,
         digest=digest.hexadecimal,

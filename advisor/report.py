@@ -147,6 +147,7 @@ def build_report(
         conditions=(conditions or {})
         | describe_engine(pipeline.engine)
         | {"link profile": pipeline.priors.described}
+        | {"compute starts from": pipeline.compute_prior.described}
         | pipeline.traffic.described(),
         requests=dict(totals.requests),
         targets=[_target_counts(pipeline, target) for target in Target],

@@ -28,6 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from kvready.advisor.roofline import GPUS
 from kvready.advisor.tap_settings import Section, TapSettings
 from kvready.collectors.errors import SettingsError
 from kvready.kernels.profile_source import PUBLISHED_NAMES, PUBLISHED_PREFIX
@@ -38,6 +39,9 @@ CONFIG_VARIABLE = "KVREADY_CONFIG"
 # Variables of the same prefix that other parts read: in the engine, in probes and in tests.
 FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"})
 FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
+
+
+MAX_RANKS = 1_024  # that share one model
 
 
 class Policy(StrEnum):
@@ -96,6 +100,26 @@ class CalibrationSettings(Section):
         description="Link profile: a file that `kvready calibrate` wrote on this machine, "
         f"{' or '.join(PUBLISHED_NAMES)}; none: learn from the engine's loads alone.",
     )
+
+    gpu: str | None = Field(
+        None,
+        min_length=1,
+        description="GPU whose data sheet batches are forecast from until some were seen: "
+        f"{', '.join(sorted(GPUS))}; needs a model; none: a generic start.",
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="That model: a config.json, or a preset of `kvready calibrate`.",
+    )
+    tensor_parallel: int = Field(1, ge=1, le=MAX_RANKS, description="GPUs that share that model.")
+
+    @field_validator("gpu")
+    @classmethod
+    def _is_listed(cls, name: str | None) -> str | None:
+        if name is not None and name.lower() not in GPUS:
+            raise ValueError(f"{name!r} is not known; choose from {', '.join(sorted(GPUS))}")
+        return name
 
     @field_validator("link_profile", mode="before")
     @classmethod

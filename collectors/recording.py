@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, get_args
 
 import msgspec
 
+from kvready.collectors.compute_start import ComputeStart
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.load_start import LoadStart
 from kvready.collectors.records import AnyRecord, Ingested
@@ -54,6 +55,7 @@ class RecordingHeader(msgspec.Struct, frozen=True):
     salted: bool = False  # hashes and ids were replaced for sharing
     conditions: dict[str, str] = {}
     load_start: LoadStart | None = None  # None: no link profile was given
+    compute_start: ComputeStart | None = None  # None: no GPU and model were given
 
 
 class RecordingWriter:

@@ -28,6 +28,9 @@ def attach(
     port: options.Port = None,
     recording: options.RecordingPath = None,
     link_profile: options.LinkProfile = None,
+    gpu: options.Gpu = None,
+    model: options.Model = None,
+    tensor_parallel: options.TensorParallel = None,
 ) -> None:
     """Find out what an engine offers, say so, and serve on http://127.0.0.1:8430 until stopped."""
     surfaces = found_at(url, observer_dir, kv_events, replay)
@@ -39,6 +42,9 @@ def attach(
         api__port=port,
         recording__path=recording,
         calibration__link_profile=link_profile,
+        calibration__gpu=gpu,
+        calibration__model=model,
+        calibration__tensor_parallel=tensor_parallel,
     )
     for tap in build_taps(settings.taps):
         blind = "; ".join(tap.collector.coverage().blind_to)

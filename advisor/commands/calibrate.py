@@ -16,9 +16,7 @@ from kvready.advisor.profile_plot import check_plot_path, plot_profile
 from kvready.advisor.profile_text import print_bandwidths, print_summary
 from kvready.collectors.errors import SettingsError
 from kvready.kernels.calibrate import CPU_SECONDS, GPU_SECONDS, Request, calibrate
-from kvready.kernels.hf_config import read_model
-from kvready.kernels.model_shape import ModelShape
-from kvready.kernels.presets import PRESETS, preset
+from kvready.kernels.model_source import model_from
 from kvready.kernels.profile import LinkProfile, read_profile, write_profile
 from kvready.kernels.profile_source import PUBLISHED_PREFIX
 from kvready.kernels.published import published_profile
@@ -73,7 +71,7 @@ def measure(
     if no_disk and disk_folder is not None:
         raise SettingsError("--no-disk and --disk-folder contradict each other; give one")
     _check_writable("--out", out)
-    shape = None if model is None else _model(model)
+    shape = None if model is None else model_from(model)
     request = Request(
         seconds=seconds,
         disk_folder=None if no_disk else disk_folder or Path(tempfile.gettempdir()),
@@ -132,13 +130,6 @@ def _run(running: Generator[Step, None, LinkProfile]) -> LinkProfile:
             return profile
         finally:
             running.close()
-
-
-def _model(name: str) -> ModelShape:
-    if name.lower() in PRESETS:
-        return preset(name)
-    path = Path(name)
-    return read_model(path) if path.exists() else preset(name)
 
 
 def _profile(file: str) -> LinkProfile:

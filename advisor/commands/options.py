@@ -90,6 +90,17 @@ LinkProfile = Annotated[
         metavar="FILE",
     ),
 ]
+Gpu = Annotated[
+    str | None,
+    typer.Option("--gpu", help="GPU whose data sheet batches start from; needs --model."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="The model on that GPU: a config.json, or a preset."),
+]
+TensorParallel = Annotated[
+    int | None, typer.Option("--tensor-parallel", help="GPUs that share that model.")
+]
 Dedup = Annotated[
     str | None, typer.Option("--dedup", help="Mode of the dedup policy.", metavar="MODE")
 ]

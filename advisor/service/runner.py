@@ -14,19 +14,22 @@ from pathlib import Path
 
 import uvicorn
 
+from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.link_curves import priors_of
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.roofline import GPUS, Roofline
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.readiness_socket import readiness_socket
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
-from kvready.advisor.settings import Settings
+from kvready.advisor.settings import CalibrationSettings, Settings
 from kvready.advisor.version import VERSION
 from kvready.collectors.endpoint import bracketed
-from kvready.collectors.errors import ServiceError, TapError
+from kvready.collectors.errors import ServiceError, SettingsError, TapError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
+from kvready.kernels.model_source import model_from
 from kvready.kernels.profile_source import profile_from
 
 MAX_CONNECTIONS = 64
@@ -42,6 +45,7 @@ def serve(settings: Settings, say: Say) -> None:
         taps = ", ".join(collector.name for collector in sidecar.collectors)
         say(f"taps: {taps}")
         say(f"loads start from {sidecar.pipeline.priors.described}")
+        say(f"compute starts from {sidecar.pipeline.compute_prior.described}")
         answer(sidecar, listener, say)
 
 
@@ -111,8 +115,10 @@ def attached(settings: Settings) -> Iterator[Sidecar]:
     taps = build_taps(settings.taps)
     path = settings.recording.path
     tally = PairTally()
-    writer = open_recording(path, priors) if path else None
-    sidecar = Sidecar(settings, Pipeline(tally, priors), tally, taps, writer=writer)
+    compute = compute_prior(settings.calibration)
+    writer = open_recording(path, priors, compute) if path else None
+    pipeline = Pipeline(tally, priors, compute_prior=compute)
+    sidecar = Sidecar(settings, pipeline, tally, taps, writer=writer)
     try:
         try:
             sidecar.start()
@@ -125,7 +131,23 @@ def attached(settings: Settings) -> Iterator[Sidecar]:
         sidecar.stop()
 
 
-def open_recording(path: Path, priors: LoadPriors) -> RecordingWriter:
+def compute_prior(calibration: CalibrationSettings) -> ComputePrior:
+    """What batches are believed to cost before any was seen. Raises `LayoutError`."""
+    if calibration.gpu is None and calibration.model is None:
+        return GENERIC_PRIOR
+    if calibration.gpu is None or calibration.model is None:
+        given, absent = ("gpu", "model") if calibration.gpu else ("model", "gpu")
+        raise SettingsError(
+            f"calibration.{given} says nothing without calibration.{absent}; set both, or neither"
+        )
+    shape, ranks = model_from(calibration.model), calibration.tensor_parallel
+    roofline = Roofline(shape, GPUS[calibration.gpu.lower()], ranks)
+    return roofline.prior(f"{shape.name} on {ranks} {calibration.gpu.lower()}")
+
+
+def open_recording(
+    path: Path, priors: LoadPriors, compute: ComputePrior = GENERIC_PRIOR
+) -> RecordingWriter:
     """A new recording of a real engine."""
     header = RecordingHeader(
         provenance=Provenance.REAL,
@@ -133,6 +155,7 @@ def open_recording(path: Path, priors: LoadPriors) -> RecordingWriter:
         kvready_version=VERSION,
         conditions={"loads start from": priors.described},
         load_start=priors.told(),
+        compute_start=compute.told(),
     )
     return RecordingWriter(path, header)
 
