@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kvready.kernels.competing import Step
+from kvready.kernels.errors import MoveError
+from kvready.kernels.pools import Mover, Pools
 from kvready.kernels.sweep import CurveKey, Shape
 
 
@@ -62,4 +63,18 @@ class Compute(Protocol):
         ...
 
 
-OpenCompute = AbstractContextManager[Compute]
+def curves_of(movers: Mapping[tuple[str, int], Mover]) -> list[CurveKey]:
+    """Movers between two pools, by name and workers, each in both directions."""
+    return [
+        CurveKey(source, destination, name, mover.backend, workers)
+        for (name, workers), mover in movers.items()
+        for source, destination in (("host", "hbm"), ("hbm", "host"))
+    ]
+
+
+def wrong_bytes(mover: Mover, pools: Pools) -> MoveError:
+    """A mover that brings other bytes has no speed."""
+    return MoveError(
+        f"{mover.name} ({mover.backend}) brought other bytes than it was told to, with fragments "
+        f"of {pools.fragment_bytes} bytes; nothing it does can be trusted, please report this"
+    )

@@ -19,6 +19,7 @@ from kvready.kernels.cuda_driver import (
 from kvready.kernels.cuda_mover import CudaMover
 from kvready.kernels.errors import MoveError
 from kvready.kernels.pools import Direction, Move, Pools
+from kvready.kernels.profile import CONTIGUOUS
 
 MAX_COPIES_PER_CALL = 65_536
 # Small copies gain from the flag and large ones lose by it (rmm #2511, on three GPUs).
@@ -104,7 +105,7 @@ class ContiguousDma(_CopyEngine):
     Its pools must be one page of one plane, as large as what is to be copied.
     """
 
-    name = "contiguous"
+    name = CONTIGUOUS
 
     def _order(self, ranges: CopyRanges, direction: Direction) -> None:
         if len(ranges) != 1:

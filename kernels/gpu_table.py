@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvready.kernels.profile import Curve
+from kvready.kernels.profile import CONTIGUOUS, Curve
 from kvready.kernels.summary import bandwidth_at, points, summarize
 from kvready.kernels.sweep import KIB, MIB
 
 OCTAVES = (512, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 2 * MIB)
-CONTIGUOUS = "contiguous"
 
 
 def table(curves: Sequence[Curve]) -> list[str]:

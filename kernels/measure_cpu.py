@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvready.kernels.bench import Timing
+from kvready.kernels.bench import Timing, curves_of, wrong_bytes
 from kvready.kernels.engine.copy_thread import Copied, CopyThread
 from kvready.kernels.errors import MoveError, MoverUnavailable
 from kvready.kernels.gather_cpu import open_gather
 from kvready.kernels.layout import KvLayout
 from kvready.kernels.per_page_cpu import PerPageMover
 from kvready.kernels.pools import Move, Mover, Pools
+from kvready.kernels.profile import CONTIGUOUS
 from kvready.kernels.sweep import CurveKey, Shape, host_shapes, limit_shapes, model_shapes
 
-CONTIGUOUS = "contiguous"
 GATHER_THREADS = (1, 2)
 FILLED_WORDS = 1 << 16  # at a time: no copy of a pool is needed to fill it
 COMPARED_BYTES = 4_096  # of one fragment per load
@@ -59,11 +59,7 @@ class HostBench:
     @property
     def curves(self) -> Sequence[CurveKey]:
         """Each mover in both directions."""
-        return [
-            CurveKey(source, destination, name, mover.backend, workers)
-            for (name, workers), mover in self._movers.items()
-            for source, destination in (("host", "hbm"), ("hbm", "host"))
-        ]
+        return curves_of(self._movers)
 
     def shapes(self, curve: CurveKey) -> Sequence[Shape]:
         """The same for every mover but the one that copies in one piece."""
@@ -147,11 +143,7 @@ class HostBench:
         hbm = pools.plane_addresses[plane] + move.hbm_pages[-1] * pools.hbm_page_stride_bytes
         length = min(COMPARED_BYTES, pools.fragment_bytes)
         if ctypes.string_at(host, length) != ctypes.string_at(hbm, length):
-            raise MoveError(
-                f"{mover.name} ({mover.backend}) brought other bytes than it was told to, with "
-                f"fragments of {pools.fragment_bytes} bytes; nothing it does can be trusted, "
-                "please report this"
-            )
+            raise wrong_bytes(mover, pools)
 
 
 class _PageOrder:

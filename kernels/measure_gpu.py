@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvready.kernels.bench import Timing
+from kvready.kernels.bench import Timing, curves_of, wrong_bytes
 from kvready.kernels.copy_ranges import ranges_of
 from kvready.kernels.cuda_driver import CudaDriver
 from kvready.kernels.cuda_mover import CudaMover
@@ -78,11 +78,7 @@ class GpuBench:
     @property
     def curves(self) -> Sequence[CurveKey]:
         """Each mover in both directions; of the gather, each SM budget."""
-        return [
-            CurveKey(source, destination, name, mover.backend, workers)
-            for (name, workers), mover in self._movers.items()
-            for source, destination in (("host", "hbm"), ("hbm", "host"))
-        ]
+        return curves_of(self._movers)
 
     def shapes(self, curve: CurveKey) -> Sequence[Shape]:
         """The same for every mover but the one that copies in one piece."""
@@ -184,8 +180,4 @@ class GpuBench:
         limit = self._movers[ContiguousDma.name, COPY_ENGINES]
         limit.move(Pools(scratch, 1, size, (hbm,), 1, size, size), Move(Direction.STORE, [0], [0]))
         if ctypes.string_at(host, size) != ctypes.string_at(scratch, size):
-            raise MoveError(
-                f"{mover.name} ({mover.backend}) brought other bytes than it was told to, with "
-                f"fragments of {pools.fragment_bytes} bytes; nothing it does can be trusted, "
-                "please report this"
-            )
+            raise wrong_bytes(mover, pools)

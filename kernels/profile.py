@@ -19,6 +19,7 @@ from kvready.kernels.errors import ProfileError
 
 SCHEMA_VERSION = 1
 MAX_PROFILE_BYTES = 64 << 20
+CONTIGUOUS = "contiguous"  # the mover of a copy in one piece, which others are held against
 
 # What no figure of a machine exceeds: beyond these a file is nonsense, whatever its checksum says.
 Count = Annotated[int, Meta(ge=0, le=1 << 32)]
