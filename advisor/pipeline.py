@@ -13,6 +13,7 @@ from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.forecast_writer import Moment, OnForecast
+from kvready.advisor.interference import BatchKind, Slowdown
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
@@ -130,6 +131,16 @@ class Pipeline:
                 path = one.source, one.destination, one.method
                 if path not in worst or one.distance > worst[path].distance:
                     worst[path] = one
+        return list(worst.values())
+
+    @property
+    def slowdowns(self) -> list[Slowdown]:
+        """What loads cost batches beside them, by kind; of several ranks, where they cost most."""
+        worst: dict[BatchKind, Slowdown] = {}
+        for rank in self.ranks.values():
+            for one in rank.forecaster.interference.slowdowns:
+                if one.kind not in worst or one.factor > worst[one.kind].factor:
+                    worst[one.kind] = one
         return list(worst.values())
 
     @property

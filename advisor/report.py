@@ -13,6 +13,7 @@ from kvready.advisor.conditions import describe_engine
 from kvready.advisor.contradictions import Contradiction
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
+from kvready.advisor.interference import Slowdown
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Forecast, Pair, PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
@@ -134,6 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     contradictions: list[Contradiction] = []
     drifts: list[Drift] = []  # those that were ever alarmed of
     calibrations: list[CopyCalibration] = []  # each mover that was seen, beside its prior
+    slowdowns: list[Slowdown] = []  # of batches beside loads, where there were enough
 
 
 def build_report(
@@ -169,6 +171,7 @@ def build_report(
         backcasts=score_backcasts(pipeline.outside.backcaster) if pipeline.outside.reports else [],
         contradictions=list(pipeline.outside.contradictions.found.values()),
         calibrations=pipeline.calibrations,
+        slowdowns=pipeline.slowdowns,
         drifts=[drift for drift in seen_drifts(pipeline) if drift.alarms],
     )
 

@@ -9,6 +9,7 @@ from rich.text import Text
 from kvready.advisor.backcasts import BackcastState
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
+from kvready.advisor.interference import Slowdown
 from kvready.advisor.report import BackcastScore, Drift, Hits, Report
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
@@ -69,6 +70,15 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def slowdown_text(slowdown: Slowdown) -> str:
+    """What loads cost the batches beside them, in words."""
+    return (
+        f"{slowdown.kind} batches beside a load took x{slowdown.factor:.2f} as long as quiet ones "
+        f"(x{slowdown.low:.2f} to x{slowdown.high:.2f}; {slowdown.beside_batches} beside, "
+        f"{slowdown.quiet_batches} quiet)"
+    )
 
 
 def drift_text(drift: Drift) -> str:
@@ -146,7 +156,10 @@ def _counts(report: Report) -> Text:
     leaning = report.pairs_leaning_on_degraded
     note = f"; {leaning} of them leant on a tap that was not whole" if leaning else ""
     drifted = "".join(f"\n{drift_text(drift)}" for drift in report.drifts)
-    return Text.assemble((f"{pairs} pairs", "bold"), f"{note}  ({rest})", (drifted, "yellow"))
+    slowed = "".join(f"\n{slowdown_text(one)}" for one in report.slowdowns)
+    return Text.assemble(
+        (f"{pairs} pairs", "bold"), f"{note}  ({rest})", (drifted, "yellow"), slowed
+    )
 
 
 def _waits(report: Report) -> Table:

@@ -16,6 +16,7 @@ import msgspec
 from kvready.advisor.backcasts import BackcastState
 from kvready.advisor.contradictions import Kind as Contradicts
 from kvready.advisor.drift import DriftKind
+from kvready.advisor.interference import BatchKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState, Target
 from kvready.advisor.outside_model import BackcastTarget
@@ -102,6 +103,7 @@ SOURCE = Label("source", tuple(Tier))
 DESTINATION = Label("destination", tuple(Tier))
 METHOD = Label("method", (*CopyMethod, UNTOLD))
 BACKCAST_TARGET = Label("target", tuple(BackcastTarget))
+BOUNDS = ("low", "middle", "high")
 DELAY_HIT_STATES = ("in_queue", "in_flight")
 SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
 
@@ -254,6 +256,10 @@ OBSERVED = tuple(
         _gauge("load_calibration_stale", "",
                "1 while that factor of a link profile's path is outside 0.5 to 2, else 0.",
                SOURCE, DESTINATION, METHOD, sparse=True),
+        _gauge("load_slowdown_ratio", "ratio",
+               "Time of batches beside a load over that of quiet ones, with the bounds of its 95 % "
+               "interval; of several ranks the slowest. Absent until there were 30 of either.",
+               Label("batch", tuple(BatchKind)), Label("bound", BOUNDS), sparse=True),
         _counter("checked_loads_total", "copies",
                  "Copies whose bytes were compared with a per-page copy of the same pages."),
         _counter("mismatched_loads_total", "copies",

@@ -16,7 +16,7 @@ from kvready.advisor.ledger import PairState
 from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.report import seen_drifts
 from kvready.advisor.service import vitals
-from kvready.advisor.service.catalogue import PREFIX, SETTLED
+from kvready.advisor.service.catalogue import BOUNDS, PREFIX, SETTLED
 from kvready.advisor.settings import Policy, PolicySettings
 from kvready.advisor.version import VERSION
 from kvready.collectors.collector import Coverage, Level
@@ -143,6 +143,11 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "link_profile_info": {(pipeline.priors.kind, pipeline.priors.calibration_id): 1},
         "load_factor_ratio": {_path(one): one.factor for one in pipeline.calibrations},
         "load_calibration_stale": {_path(one): one.stale for one in pipeline.calibrations},
+        "load_slowdown_ratio": {
+            (one.kind, bound): value
+            for one in pipeline.slowdowns
+            for bound, value in zip(BOUNDS, (one.low, one.factor, one.high), strict=True)
+        },
     }
     engine = pipeline.engine
     if engine is not None:
