@@ -15,7 +15,7 @@ from kvready.kernels.cuda_mover import CudaMover
 from kvready.kernels.cuda_stream import CudaBuffer, CudaContext
 from kvready.kernels.dma import BatchDma, ContiguousDma, PerPageDma
 from kvready.kernels.errors import MoveError, MoverUnavailable
-from kvready.kernels.gather_triton import TritonGatherMover
+from kvready.kernels.gather_triton import UNIT_BYTES, TritonGatherMover
 from kvready.kernels.layout import LATENT, KvLayout
 from kvready.kernels.pools import Direction, Move, Pools
 from kvready.kernels.sweep import (
@@ -89,8 +89,8 @@ class GpuBench:
         wanted += self._fitting(
             Shape(size, LONG_LOAD_BYTES // size, PLANES) for size in LONG_LOAD_FRAGMENTS
         )
-        if self._layout is not None:
-            layout = self._layout
+        layout = self._layout
+        if layout is not None and self._walks(curve, layout.fragment_bytes):
             wanted += model_shapes(layout.fragment_bytes, layout.planes, self._pool_bytes)
         return tuple(dict.fromkeys(wanted))
 
@@ -154,6 +154,15 @@ class GpuBench:
 
     def _gather(self, sms: int, driver: CudaDriver, ordinal: int) -> TritonGatherMover:
         return TritonGatherMover(sms, driver, ordinal)
+
+    def _walks(self, curve: CurveKey, fragment_bytes: int) -> bool:
+        """Whether a mover can take a model's fragments; why not is kept with the figures."""
+        if curve.mover != TritonGatherMover.name or fragment_bytes % UNIT_BYTES == 0:
+            return True
+        self._conditions["model_without_gather"] = (
+            f"its fragments of {fragment_bytes} bytes are no multiple of {UNIT_BYTES}"
+        )
+        return False
 
     def _fitting(self, shapes: Iterable[Shape]) -> list[Shape]:
         return [shape for shape in shapes if shape.payload_bytes <= self._pool_bytes // 2]

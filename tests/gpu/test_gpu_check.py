@@ -18,6 +18,7 @@ from kvready.kernels.cuda_driver import DEVICE_MEMORY, CudaDriver
 from kvready.kernels.errors import MoveError
 from kvready.kernels.gather_triton import TritonGatherMover
 from kvready.kernels.gpu_table import table
+from kvready.kernels.layout import KvLayout
 from kvready.kernels.measure_gpu import GpuBench
 from kvready.kernels.profile import Curve, Provenance, Sample, read_profile
 from kvready.kernels.sweep import KIB, CurveKey, Shape
@@ -206,6 +207,21 @@ def test_a_bench_whose_mover_brings_other_bytes_stops(
     monkeypatch.setattr(driver, "copy_batch", lambda *_: None)
     with pytest.raises(MoveError, match=r"dma_batch .* brought other bytes"):
         bench.time(batch, SMALL_SHAPES[1])
+    bench.close()
+
+
+def test_a_model_whose_fragments_the_gather_cannot_walk_is_timed_by_the_other_movers(
+    cuda: FakeCuda, interpreted: ModuleType
+) -> None:
+    layout = KvLayout(3, 2, kv_heads=1, head_dim=36, dtype_bytes=1, page_tokens=1)
+    bench = SmallBench(cuda.driver(), 2, 1, layout, pool_bytes=POOL_BYTES, sm_budgets=())
+    sizes = {
+        curve.mover: {shape.fragment_bytes for shape in GpuBench.shapes(bench, curve)}
+        for curve in bench.curves
+    }
+    assert layout.fragment_bytes in sizes["dma_per_page"] & sizes["dma_batch"]
+    assert layout.fragment_bytes not in sizes["gather"]
+    assert "36 bytes" in bench.conditions()["model_without_gather"]
     bench.close()
 
 
