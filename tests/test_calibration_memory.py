@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvready.kernels.errors import MoverUnavailable
+from kvready.kernels.measure_cpu import _PageOrder
 from kvready.kernels.memory import (
     CACHES,
     LARGEST_POOL_BYTES,
@@ -85,6 +87,31 @@ def test_the_tightest_control_group_counts(
     assert available_bytes(proc, sys) == GIB
     limit(sys / place / "pod/engine", str(GIB), str(2 * GIB), names)
     assert available_bytes(proc, sys) == 0
+
+
+def test_the_shells_limit_counts_less_what_is_taken(
+    system: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_bytes = 3 * GIB
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit_bytes, resource.RLIM_INFINITY))
+    (system[0] / "self/statm").write_text("1024 9 9\n", encoding="utf-8")
+    assert available_bytes(*system) == limit_bytes - 1024 * resource.getpagesize()
+
+
+@given(st.integers(1, 50), st.lists(st.integers(1, 10), min_size=1, max_size=60))
+def test_no_page_comes_again_before_most_others_had_their_turn(
+    pages: int, counts: list[int]
+) -> None:
+    """Else it would be in a cache, and its move would look faster than an engine's."""
+    order = _PageOrder(pages, seed=1)
+    taken: list[int] = []
+    for count in (min(count, pages) for count in counts):
+        now = order.take(count)
+        recent = max(0, pages - 2 * max(counts))
+        assert len(set(now)) == count
+        assert not set(now) & set(taken[len(taken) - recent :] if recent else [])
+        assert set(now) <= set(range(pages))
+        taken += now
 
 
 def test_the_largest_cache_counts(tmp_path: Path) -> None:
