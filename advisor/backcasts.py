@@ -9,6 +9,7 @@ counted and shown apart, and nothing is ever decided on a backcast (design law 3
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from enum import StrEnum
@@ -17,9 +18,9 @@ import msgspec
 
 from kvready.advisor.intervals import Interval
 from kvready.advisor.ledger import is_bad
-from kvready.advisor.outside_model import BackcastTarget, Frozen, OutsideModel
+from kvready.advisor.outside_model import BackcastTarget, Depth, Frozen, OutsideModel
 from kvready.collectors.clock import ClockMap, Mapped
-from kvready.collectors.records import RequestReported
+from kvready.collectors.records import CounterName, CountersScraped, RequestReported
 from kvready.collectors.request_ids import reported_id
 
 SETTLE_SECONDS = 3.0  # until then a step of the wall clock would have been noticed
@@ -28,6 +29,8 @@ MAX_HELD_REPORTS = 32_768
 MAX_MODELS = 8_192  # frozen ones: how far back a long request may have arrived
 MAX_REMEMBERED_IDS = 65_536
 MAX_KEPT_BACKCASTS = 16_384
+MAX_DEPTHS = 8_192  # scrapes: how far back a long request may have found how many before it
+DEPTH_AGE_SECONDS = 60.0  # an older scrape says nothing of a queue
 AHEAD_SECONDS = 1.0  # an end so far after its report came: not this host's clock after all
 
 EventTime = tuple[int, float]  # map number and wall seconds: ordered, whatever the clock did
@@ -100,6 +103,8 @@ class Backcaster:
         self._ends: list[EventTime] = []
         self._models: list[Frozen] = []
         self._forgotten_models = False
+        self._scraped: deque[float] = deque(maxlen=MAX_DEPTHS)  # when, and what it said
+        self._depths: deque[Depth] = deque(maxlen=MAX_DEPTHS)
 
     @property
     def held(self) -> int:
@@ -109,6 +114,15 @@ class Backcaster:
     def observe(self, scheduler_id: str) -> None:
         """The observer saw this request arrive: it is forecast, not backcast."""
         _remember(self._observed, reported_id(scheduler_id))
+
+    def scrape(self, scrape: CountersScraped) -> None:
+        """The engine's gauges: how many wait and run."""
+        waiting = scrape.values.get(CounterName.WAITING)
+        running = scrape.values.get(CounterName.RUNNING)
+        last = self._scraped[-1] if self._scraped else -math.inf
+        if waiting is not None and running is not None and scrape.scraped_seconds > last:
+            self._scraped.append(scrape.scraped_seconds)
+            self._depths.append(Depth(max(0.0, waiting), max(0.0, running)))
 
     def report(self, report: RequestReported, received_seconds: float) -> None:
         """Take in a report. Two taps may tell of one request: each adds what the other lacks."""
@@ -143,10 +157,11 @@ class Backcaster:
 
     def _take(self, placed: _Placed, report: RequestReported) -> None:
         frozen = self._model_at(placed.arrived)
+        depth = self._depth_at(placed.arrived_seconds)
         waits = waits_of(report)
         made: list[tuple[Backcast, Interval]] = []
         for target in BackcastTarget:
-            outcome = self._backcast(target, placed, report, frozen, waits[target])
+            outcome = self._backcast(target, placed, report, frozen, waits[target], depth)
             if isinstance(outcome, BackcastState):
                 self.counts[target, outcome] += 1
             else:
@@ -160,7 +175,7 @@ class Backcaster:
             return
         for backcast, interval in made:
             interval.settle(backcast.actual_seconds)
-        self._model.learn(prompt_tokens, ttft_seconds, waits[BackcastTarget.QUEUE])
+        self._model.learn(prompt_tokens, ttft_seconds, waits[BackcastTarget.QUEUE], depth)
         self._freeze(placed.ended)
 
     def _backcast(
@@ -170,6 +185,7 @@ class Backcaster:
         report: RequestReported,
         frozen: Frozen | None,
         actual_seconds: float | None,
+        depth: Depth | None,
     ) -> tuple[Backcast, Interval] | BackcastState:
         if report.request_id in self._observed:
             return BackcastState.OBSERVED
@@ -179,7 +195,7 @@ class Backcaster:
             return BackcastState.TOO_OLD
         if frozen is None or not frozen.is_usable:
             return BackcastState.COLD
-        interval = frozen.outlook(target, report.prompt_tokens)
+        interval = frozen.outlook(target, report.prompt_tokens, depth)
         backcast = Backcast(
             target=target,
             request_id=report.request_id,
@@ -203,6 +219,13 @@ class Backcaster:
         """The last model made of nothing that ended after this moment."""
         place = bisect_right(self._ends, arrived)
         return self._models[place - 1] if place else None
+
+    def _depth_at(self, arrived_seconds: float) -> Depth | None:
+        """How many waited and ran at the last scrape before this moment."""
+        place = bisect_right(self._scraped, arrived_seconds) - 1
+        if place < 0 or arrived_seconds - self._scraped[place] > DEPTH_AGE_SECONDS:
+            return None
+        return self._depths[place]
 
     def _freeze(self, ended: EventTime) -> None:
         if len(self._ends) >= MAX_MODELS:

@@ -101,6 +101,7 @@ class Outside:
         """The engine's counters."""
         self.scrapes += 1
         self.counters = scrape
+        self.backcaster.scrape(scrape)
         self.contradictions.judge(scrape, self._facts())
 
     def tap_status(self, status: TapStatus) -> None:
