@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kvready.kernels.competing import Step
 from kvready.kernels.cuda_driver import CudaDriver
-from kvready.kernels.cuda_stream import CudaContext, CudaEvent, CudaStream
+from kvready.kernels.cuda_stream import CudaContext, CudaEvent, CudaStream, anchored
 from kvready.kernels.errors import KernelError, MoverUnavailable
 from kvready.kernels.torch_device import TorchDevice
 
@@ -125,9 +125,7 @@ class GpuCompute:
     def _work(self) -> None:
         try:
             with self._context.current(), self._device.on_stream(self._stream.handle):
-                self._anchor.record(self._stream.handle)
-                self._stream.synchronize()
-                anchored_seconds = time.monotonic()
+                anchored_seconds = anchored(self._anchor, self._stream)
                 ordered: deque[_Run] = deque()
                 while self._wanted.is_set():
                     run = self._runs[0] if len(ordered) < 1 else self._other(ordered[0])
@@ -151,7 +149,11 @@ class GpuCompute:
 
     def _note(self, run: _Run, anchored_seconds: float) -> None:
         run.marks[-1].synchronize()
-        times = [anchored_seconds + mark.seconds_since(self._anchor) for mark in run.marks]
+        seen_seconds = time.monotonic()  # the anchor may be late, and with it all that it tells
+        times = [
+            min(anchored_seconds + mark.seconds_since(self._anchor), seen_seconds)
+            for mark in run.marks
+        ]
         self._steps.extend(Step(started, ended) for started, ended in pairwise(times))
 
     def _multiply(self) -> None:

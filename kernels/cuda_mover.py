@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvready.kernels.cuda_driver import CudaDriver
 from kvready.kernels.cuda_reach import require_reachable
-from kvready.kernels.cuda_stream import CudaContext, CudaEvent, CudaStream
+from kvready.kernels.cuda_stream import CudaContext, CudaEvent, CudaStream, anchored
 from kvready.kernels.errors import MoveError
 from kvready.kernels.pools import Move, Pools
 
@@ -65,7 +65,7 @@ class CudaMover(ABC):
         """The same, and when it happened."""
         self.prepare(pools)
         with self.context.current():
-            anchored_seconds = self._anchor_clock()
+            anchored_seconds = anchored(self._anchor, self._stream)
             ordered_seconds = time.monotonic()
             move.check(pools)
             try:
@@ -80,12 +80,6 @@ class CudaMover(ABC):
         started = min(max(anchored_seconds + started_after_seconds, ordered_seconds), ready)
         payload_bytes = move.fragments(pools) * pools.fragment_bytes
         return MoveTimes(payload_bytes, ordered_seconds, started, ready)
-
-    def _anchor_clock(self) -> float:
-        """Tie the device's clock to this host's, before anything is ordered."""
-        self._anchor.record(self._stream.handle)
-        self._stream.synchronize()
-        return time.monotonic()
 
     def close(self) -> None:
         """Give the stream back. Safe twice."""

@@ -6,6 +6,7 @@ that failure is what must be told, not the last of those that follow it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -13,6 +14,8 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from kvready.kernels.cuda_driver import CudaDriver
 
 NON_BLOCKING = 1  # does not wait for the legacy stream
+ANCHOR_TRIES = 5
+CLOSE_SECONDS = 1e-4  # between the two clocks; ordering and waiting take a tenth of it
 
 
 class CudaContext:
@@ -93,6 +96,21 @@ class CudaStream:
         if self.handle:
             handle, self.handle = self.handle, 0
             self._driver.status("cuStreamDestroy_v2", c_void_p(handle))
+
+
+def anchored(event: CudaEvent, stream: CudaStream) -> float:
+    """Tie the device's clock to this host's: when an idle stream passed `event`.
+
+    Seconds of CLOCK_MONOTONIC, read just after; once more where something else had the CPU then.
+    """
+    for _ in range(ANCHOR_TRIES):
+        before_seconds = time.monotonic()
+        event.record(stream.handle)
+        stream.synchronize()
+        after_seconds = time.monotonic()
+        if after_seconds - before_seconds <= CLOSE_SECONDS:
+            break
+    return after_seconds
 
 
 class CudaBuffer:
