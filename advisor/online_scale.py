@@ -6,10 +6,12 @@ import math
 from collections import deque
 from statistics import median
 
-GAIN = 0.2  # of each error: an average over the last five or so
+GAIN = 0.1  # of each error: an average over the last ten or so
 LARGEST_STEP = math.log(1.5)  # an outlier moves the scale by no more than GAIN of this
 SHIFT_RUN = 6  # errors in a row on one side: by chance once in 32
-SHIFT_ERROR = math.log(1.25)  # and in the middle larger than this
+SHIFT_ERROR = math.log(1.25)  # and in the middle larger than this,
+SHIFT_OVER_USUAL = 2.0  # and than so many times the usual error: noise makes runs as well
+USUAL_GAIN = 0.05
 LARGEST_SCALE = math.log(100.0)
 
 
@@ -20,6 +22,7 @@ class OnlineScale:
         self.value = 1.0
         self.shifts = 0
         self._log = 0.0
+        self._usual = SHIFT_ERROR / SHIFT_OVER_USUAL  # size of an error, of late
         self._run: deque[float] = deque(maxlen=SHIFT_RUN)
 
     def learn(self, predicted_seconds: float, actual_seconds: float) -> None:
@@ -28,6 +31,7 @@ class OnlineScale:
             return
         error = math.log(actual_seconds / predicted_seconds) - self._log
         self._run.append(error)
+        self._usual += USUAL_GAIN * (min(abs(error), LARGEST_STEP) - self._usual)
         if self._has_shifted():
             self._move(median(self._run))
             self._run.clear()
@@ -39,7 +43,9 @@ class OnlineScale:
         if len(self._run) < SHIFT_RUN:
             return False
         one_side = min(self._run) > 0.0 or max(self._run) < 0.0
-        return one_side and abs(median(self._run)) > SHIFT_ERROR
+        return one_side and abs(median(self._run)) > max(
+            SHIFT_ERROR, SHIFT_OVER_USUAL * self._usual
+        )
 
     def _move(self, by: float) -> None:
         self._log = max(-LARGEST_SCALE, min(LARGEST_SCALE, self._log + by))
