@@ -249,16 +249,18 @@ def test_after_a_shift_the_scale_follows_within_a_run_and_noise_moves_it_little(
 
 @pytest.mark.parametrize("noise", [0.05, 0.15, 0.35])
 def test_noise_is_no_shift_however_large_and_a_tripling_is_found_in_it(noise: float) -> None:
-    rng = random.Random(23)
-    scale = OnlineScale()
-    for _ in range(2_000):
-        scale.learn(1.0, math.exp(rng.gauss(0, noise)))
-    assert scale.shifts <= 2  # a run of six on one side comes up 60 times in so many
-    before = scale.shifts
-    for _ in range(30):
-        scale.learn(1.0, 3.0 * math.exp(rng.gauss(0, noise)))
-    assert scale.shifts > before
-    assert scale.value == pytest.approx(3.0, rel=0.4)
+    false_shifts = 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        scale = OnlineScale()
+        for _ in range(2_000):
+            scale.learn(1.0, math.exp(rng.gauss(0, noise)))
+        false_shifts += scale.shifts
+        before = scale.shifts
+        for _ in range(30):
+            scale.learn(1.0, 3.0 * math.exp(rng.gauss(0, noise)))
+        assert scale.shifts > before
+    assert false_shifts <= 10  # runs of six on one side come up 60 times in 2,000
 
 
 def test_one_outlier_moves_the_scale_by_a_step_of_bounded_size() -> None:
