@@ -15,7 +15,7 @@ SHAPES_FOR_KNOTS = 8  # sizes; below, a cost without corrections
 
 
 def priors_of(profile: LinkProfile) -> LoadPriors:
-    """The prior of each path of a profile, by its curves with the most workers."""
+    """The prior of each path of a profile, its movers with as many workers as usual."""
     measured = profile.provenance is Provenance.MEASURED
     kind = PriorKind.MEASURED if measured else PriorKind.PUBLISHED
     known = {Path(curve.source, curve.destination, curve.mover) for curve in profile.curves}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = frozenset({".svg", ".png"})
 GIGA = 1e9
 WORKERS = "xN: N threads, SMs or reads in flight."
-ONE_PIECE = "contiguous copy"
+ONE_PIECE = "one contiguous copy, by the plain mover"
 # Told apart by readers who do not see red and green alike; one per mover.
 COLOURS = {
     "gather": "#0072b2",
@@ -64,9 +64,9 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
     figure.savefig(picture, dpi=150, format=file.suffix.lower().removeprefix("."))
     try:
         file.write_bytes(picture.getvalue())
-    except OSError:
+    except OSError as error:
         file.unlink(missing_ok=True)  # part of a picture is none
-        raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def _draw(panel: Axes, curves: Sequence[Curve]) -> None:

@@ -24,7 +24,15 @@ from kvready.kernels.sweep import LARGEST_FRAGMENT_BYTES, SMALLEST_FRAGMENT_BYTE
 CONTIGUOUS = "contiguous"
 BUSY = 0.05  # of the time
 CURVES_BESIDE = 4  # fit beside each other into 80 columns
-SHOWN_CONDITIONS = ("model", "left_out", "competing", "disk", "gather_fallback")  # name endings
+SHOWN_CONDITIONS = (  # endings of names
+    "model",
+    "left_out",
+    "competing",
+    "disk",
+    "gather_fallback",
+    "without_gather",
+    "without_dma_batch",
+)
 
 
 def print_summary(profile: LinkProfile, console: Console) -> None:

@@ -23,13 +23,13 @@ from threading import Lock
 from typing import NamedTuple
 
 from kvready.kernels.errors import DiskError, MoveError
+from kvready.kernels.workers import DISK_DEPTH
 
 logger = logging.getLogger(__name__)
 
 DIRECT = "preadv-direct"
 BUFFERED = "preadv-buffered"
 ALIGNMENT_BYTES = 4096  # of slots and memory: a multiple of every block size in use
-DEFAULT_DEPTH = 16  # transfers at once; from there disks rarely gain
 MAX_DEPTH = 128
 MAX_OPEN_TRANSFERS = 65_536  # waiting or under way in one queue
 MAX_FILE_BYTES = 1 << 46
@@ -165,7 +165,7 @@ class DiskFile:
 class DiskQueue:
     """Transfers of one file, up to `depth` at once."""
 
-    def __init__(self, file: DiskFile, depth: int = DEFAULT_DEPTH) -> None:
+    def __init__(self, file: DiskFile, depth: int = DISK_DEPTH) -> None:
         if not 1 <= depth <= MAX_DEPTH:
             raise DiskError(f"depth={depth}: choose 1 to {MAX_DEPTH} transfers at once")
         self.depth = depth

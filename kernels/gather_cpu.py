@@ -15,6 +15,7 @@ from kvready.kernels.errors import MoveError, MoverUnavailable
 from kvready.kernels.gather_numpy import NumpyGatherMover
 from kvready.kernels.native import load_library
 from kvready.kernels.pools import Direction, Move, Pools
+from kvready.kernels.workers import GATHER_THREADS
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class GatherMover:
     name = "gather"
     fallback_reason = ""  # none: this is what was wanted
 
-    def __init__(self, threads: int = 1, backend: str | None = None) -> None:
+    def __init__(self, threads: int = GATHER_THREADS, backend: str | None = None) -> None:
         """The best back-end that this processor has, unless one is named."""
         if not 1 <= threads <= MAX_THREADS:
             raise MoverUnavailable(f"{threads} gather threads; name 1 to {MAX_THREADS}")
@@ -148,7 +149,7 @@ class _ThreadPool:
                 self._handle = None
 
 
-def open_gather(threads: int = 1) -> GatherMover | NumpyGatherMover:
+def open_gather(threads: int = GATHER_THREADS) -> GatherMover | NumpyGatherMover:
     """The compiled gather, or what stands in for it; `fallback_reason` and a warning say why."""
     try:
         return GatherMover(threads)

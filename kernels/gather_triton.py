@@ -21,13 +21,13 @@ from kvready.kernels.cuda_stream import CudaEvent
 from kvready.kernels.errors import MoveError, MoverUnavailable
 from kvready.kernels.pools import Move, Pools
 from kvready.kernels.torch_device import TorchDevice
+from kvready.kernels.workers import GATHER_SMS
 
 if TYPE_CHECKING:
     import torch
 
 UNIT_BYTES = 16
 MAX_CLOCK_GAP_SECONDS = 60.0  # between moves; the driver then tells it within 4 us
-DEFAULT_SMS = 4  # x 32 KiB in flight: 48 GB/s over a link whose round trip is 2.7 us
 
 
 class TritonGatherMover(CudaMover):
@@ -37,7 +37,7 @@ class TritonGatherMover(CudaMover):
 
     def __init__(
         self,
-        sms: int = DEFAULT_SMS,
+        sms: int = GATHER_SMS,
         driver: CudaDriver | None = None,
         ordinal: int = 0,
         *,

@@ -16,7 +16,7 @@ from kvready.kernels.cuda_driver import CudaDriver
 from kvready.kernels.cuda_mover import CudaMover
 from kvready.kernels.dma import BatchDma, PerPageDma
 from kvready.kernels.errors import KernelError, MoverUnavailable
-from kvready.kernels.gather_triton import DEFAULT_SMS, TritonGatherMover
+from kvready.kernels.gather_triton import TritonGatherMover
 from kvready.kernels.gpu_correct import CASES, Case, Verdict, verdicts
 from kvready.kernels.gpu_table import table
 from kvready.kernels.machine import this_machine
@@ -25,6 +25,7 @@ from kvready.kernels.profile import LinkProfile, Provenance, write_profile
 from kvready.kernels.summary import repeat_scatter
 from kvready.kernels.timed_sweep import TimedSweep
 from kvready.kernels.torch_device import TorchDevice
+from kvready.kernels.workers import GATHER_SMS
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ class GpuSession:
             except MoverUnavailable as error:
                 self.notes.append(f"without dma_batch: {error}")
             most = self.driver.multiprocessors(ordinal)
-            for sms in sorted({1, min(DEFAULT_SMS, most), most}):
+            for sms in sorted({1, min(GATHER_SMS, most), most}):
                 self.movers[f"gather, {sms} SM"] = self._gather(sms)
         except BaseException:
             self.close()

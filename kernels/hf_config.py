@@ -221,6 +221,11 @@ def _dtype_bytes(
 ) -> int:
     named: object = kv_dtype
     if kv_dtype is None or kv_dtype == "auto":
+        if _keeps_kv_otherwise(content):
+            raise LayoutError(
+                "the checkpoint's quantization_config sets how KV state is kept (kv_cache_scheme), "
+                "which engines may or may not follow; say the engine's KV cache dtype"
+            )
         places = ((part, key) for part in (text, content) for key in ("dtype", "torch_dtype"))
         named = next((part[key] for part, key in places if part.get(key) is not None), None)
     if named is None:
@@ -231,6 +236,11 @@ def _dtype_bytes(
             f"dtype {_shown(named)} is not known; choose from {', '.join(DTYPE_BYTES)}"
         )
     return size
+
+
+def _keeps_kv_otherwise(content: Mapping[str, object]) -> bool:
+    quantized = content.get("quantization_config")
+    return isinstance(quantized, Mapping) and quantized.get("kv_cache_scheme") is not None
 
 
 def _name(content: Mapping[str, object], family: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from kvready.kernels.errors import ProfileError
+from kvready.kernels.workers import usual_workers
 
 SCHEMA_VERSION = 1
 MAX_PROFILE_BYTES = 64 << 20
@@ -129,14 +130,18 @@ class LinkProfile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     def curve(
         self, source: str, destination: str, mover: str, *, contended: bool = False
     ) -> Curve | None:
-        """The curve with the most workers for this path, or None."""
+        """The curve of this path with the workers that the mover usually has, or nearest; or None."""
         found = [
             c
             for c in self.curves
             if (c.source, c.destination, c.mover, c.contended)
             == (source, destination, mover, contended)
         ]
-        return max(found, key=lambda c: c.workers, default=None)
+        return min(found, key=_from_usual_workers, default=None)
+
+
+def _from_usual_workers(curve: Curve) -> tuple[int, int]:
+    return abs(curve.workers - usual_workers(curve.mover, curve.backend)), curve.workers
 
 
 class _Envelope(msgspec.Struct, frozen=True):

@@ -138,6 +138,13 @@ def test_kv_state_is_kept_as_the_engine_says_or_as_the_weights_are(
     assert read_model(config, kv_dtype).layout(1).dtype_bytes == size
 
 
+def test_a_checkpoint_that_quantizes_kv_state_wants_the_engine_s_word_for_it() -> None:
+    quantized = {**DEEPSEEK, "quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}
+    with pytest.raises(LayoutError, match="KV cache dtype"):
+        read_model(quantized)
+    assert read_model(quantized, "fp8").layout(1).dtype_bytes == 1
+
+
 def test_fp8_halves_the_bytes_of_a_token() -> None:
     assert read_model(DEEPSEEK, "fp8").layout(1).kv_bytes_per_token == 61 * 576
 

@@ -59,6 +59,10 @@ def measure(
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", help="Ranks that share that model.", min=1)
     ] = 1,
+    kv_dtype: Annotated[
+        str | None,
+        typer.Option("--kv-dtype", help="KV cache dtype, where it is not the model's own."),
+    ] = None,
 ) -> None:
     """Measure how fast this machine moves KV pages, and write a link profile.
 
@@ -71,7 +75,7 @@ def measure(
     if no_disk and disk_folder is not None:
         raise SettingsError("--no-disk and --disk-folder contradict each other; give one")
     _check_writable("--out", out)
-    shape = None if model is None else model_from(model)
+    shape = None if model is None else model_from(model, kv_dtype)
     request = Request(
         seconds=seconds,
         disk_folder=None if no_disk else disk_folder or Path(tempfile.gettempdir()),

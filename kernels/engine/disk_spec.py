@@ -27,7 +27,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
-from kvready.kernels.disk import DEFAULT_DEPTH, MAX_DEPTH
+from kvready.kernels.disk import MAX_DEPTH
 from kvready.kernels.engine.disk_tier import DEFAULT_FOLDER
 from kvready.kernels.engine.fetch_observer import FETCH_OBSERVER_SETTING
 from kvready.kernels.engine.host_pool import HostPool
@@ -38,6 +38,7 @@ from kvready.kernels.engine.host_tier import (
     refuse_gpu,
 )
 from kvready.kernels.engine.mover_choice import read_settings, whole
+from kvready.kernels.workers import DISK_DEPTH
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.config import OffloadingConfig
@@ -119,7 +120,7 @@ def with_disk_tier(extra_config: Mapping[str, Any]) -> dict[str, Any]:
         "module_path": "kvready.kernels.engine.disk_tier",
         "disk_bytes": whole(extra_config, "disk_bytes", 0, MAX_DISK_BYTES),
         "folder": str(extra_config.get("disk_folder") or DEFAULT_FOLDER),
-        "depth": whole(extra_config, "disk_depth", DEFAULT_DEPTH, MAX_DEPTH),
+        "depth": whole(extra_config, "disk_depth", DISK_DEPTH, MAX_DEPTH),
         "observer": extra_config.get(FETCH_OBSERVER_SETTING),
     }
     return {**extra_config, "secondary_tiers": [disk]}

@@ -27,10 +27,11 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from kvready.kernels.disk import DEFAULT_DEPTH, DiskFile
+from kvready.kernels.disk import DiskFile
 from kvready.kernels.engine.disk_jobs import DiskJobs, DoneJob, Transfer
 from kvready.kernels.engine.disk_slots import DiskSlots, Presence
 from kvready.kernels.engine.fetch_observer import load_fetch_observer
+from kvready.kernels.workers import DISK_DEPTH
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class DiskTier(SecondaryTierManager):
         tier_type: str,
         disk_bytes: int,
         folder: str = DEFAULT_FOLDER,
-        depth: int = DEFAULT_DEPTH,
+        depth: int = DISK_DEPTH,
         observer: str | None = None,
         backpressure_detector: Any = None,
     ) -> None:

@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from kvready.kernels.workers import GATHER_THREADS
+
 logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 1_000  # gathered loads of which one is checked
@@ -36,7 +38,7 @@ class MoverSettings:
     store_mover: MoverName = MoverName.DMA_PER_PAGE
     mover_file: Path | None = None  # of loads
     check_every: int = CHECK_EVERY
-    gather_threads: int = 1
+    gather_threads: int = GATHER_THREADS
 
     @property
     def may_gather(self) -> bool:
@@ -52,7 +54,7 @@ def read_settings(extra_config: Mapping[str, Any]) -> MoverSettings:
         store_mover=_mover(extra_config, "store_mover"),
         mover_file=Path(str(file)) if file else None,
         check_every=whole(extra_config, "check_every", CHECK_EVERY, 1 << 31),
-        gather_threads=whole(extra_config, "gather_threads", 1, MAX_GATHER_THREADS),
+        gather_threads=whole(extra_config, "gather_threads", GATHER_THREADS, MAX_GATHER_THREADS),
     )
 
 
