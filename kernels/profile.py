@@ -130,7 +130,7 @@ class LinkProfile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     def curve(
         self, source: str, destination: str, mover: str, *, contended: bool = False
     ) -> Curve | None:
-        """The curve of this path with the workers that the mover usually has, or nearest; or None."""
+        """The curve of this path with about as many workers as usual, or None."""
         found = [
             c
             for c in self.curves
