@@ -86,6 +86,7 @@ class HitAccount:
             state.nominal_tokens = prefix.blocks * arrived.block_tokens
             hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
             state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
+            state.disk_tokens = prefix.blocks_by_tier[Tier.DISK] * arrived.block_tokens
         else:
             self._totals.unknown_residency += 1
         self._note_delay_hit(state)

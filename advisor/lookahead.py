@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from kvready.advisor.compute import ComputeModel
 from kvready.advisor.forecast_writer import Moment
-from kvready.advisor.readiness import INTO_HBM, Mover
+from kvready.advisor.readiness import FROM_DISK, INTO_HBM, Mover
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.rollforward import (
     ASSUMED_OUTPUT_TOKENS,
@@ -107,18 +107,32 @@ class Lookahead:
         will_find = expected if waiting else found
         blocks = math.ceil((arrived.prompt_tokens + output) / engine.block_tokens)
         holds = bool(state.copies) or not waiting
+        fetch = 0.0 if holds else self._unordered_fetch_seconds(state.disk_tokens, moment, engine)
         return Job(
             request_id=arrived.request_id,
             prompt_tokens=arrived.prompt_tokens,
             context_tokens=found,
             output_left=max(1, output - state.output_tokens),
             load_seconds=0.0 if holds else self._unordered_load_seconds(state.host_tokens, engine),
-            usable_after_seconds=self.copies_left_seconds(state, moment),
+            usable_after_seconds=max(fetch, self.copies_left_seconds(state, moment)),
             running=state.is_running,
             blocks_needed=0 if holds else blocks - will_find // engine.block_tokens,
             blocks_held=blocks if holds else 0,
             leader=state.leader,
             promised_tokens=will_find,
+        )
+
+    def _unordered_fetch_seconds(
+        self, tokens: int, moment: Moment, engine: EngineDescribed
+    ) -> float:
+        """Until a fetch that the scheduler has not ordered yet would be in host memory."""
+        if not tokens:
+            return 0.0
+        model = self._mover.model(*FROM_DISK)
+        copies = self._requests.copies.values()
+        backlog = self._mover.backlog_seconds(FROM_DISK, copies, moment[1])
+        return model.wait_seconds(0.0, backlog) + model.service_seconds(
+            tokens * engine.kv_bytes_per_token, tokens // engine.block_tokens
         )
 
     def _unordered_load_seconds(self, tokens: int, engine: EngineDescribed) -> float:

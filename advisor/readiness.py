@@ -31,6 +31,7 @@ SMALLEST_WAIT_SECONDS = 5e-3
 MAX_RECENT_COPIES = 256
 
 INTO_HBM: Direction = (Tier.HOST, Tier.HBM)
+FROM_DISK: Direction = (Tier.DISK, Tier.HOST)
 
 
 class LoadModel:

@@ -55,6 +55,7 @@ class RequestState:
         "computed_tokens",
         "computing",
         "copies",
+        "disk_tokens",
         "first_token_seconds",
         "host_tokens",
         "leader",
@@ -78,6 +79,7 @@ class RequestState:
         self.output_tokens = 0
         self.nominal_tokens: int | None = None
         self.host_tokens = 0  # the part of the nominal hit that must be copied first
+        self.disk_tokens = 0  # of that, what must be fetched into host memory before
         self.resident_blocks = 0  # at its arrival, in any tier
         self.promised_tokens = 0  # beyond it, what an earlier request is bringing
         self.leader = ""  # the request that brings the last of that

@@ -219,6 +219,22 @@ def test_every_load_batch_and_request_is_forecast_and_paired() -> None:
     assert actual[Target.TTFT] == pytest.approx(0.3)
 
 
+def test_a_prefix_on_disk_is_expected_later_than_one_in_host_memory_by_its_fetch() -> None:
+    expected = {}
+    for tier in (Tier.HOST, Tier.DISK):
+        story = Story()
+        story.stored(0.1, CHAIN, tier=tier)
+        story.arrives(1.0, "a", CHAIN)
+        story.scheduled(1.2, "a", loaded=320)
+        story.first_token(1.3, "a")
+        [ttft] = [p.forecast for p in story.pairs if p.forecast.target is Target.TTFT]
+        expected[tier] = ttft.p50_seconds
+        fetch = story.pipeline.ranks[0].forecaster.mover.model(Tier.DISK, Tier.HOST)
+    tokens = len(CHAIN) * BLOCK_TOKENS
+    seconds = fetch.service_seconds(tokens * ENGINE.kv_bytes_per_token, len(CHAIN))
+    assert expected[Tier.DISK] - expected[Tier.HOST] >= 0.9 * seconds
+
+
 def test_a_followers_late_hit_is_worthwhile_by_what_it_would_have_computed() -> None:
     story = warmed_up()
     story.arrives(2.0, "leader", CHAIN)
