@@ -15,6 +15,7 @@ from kvready.advisor.waits import WaitState
 from kvready.collectors.records import TapState
 
 BAR_CELLS = 40
+WIDEST_SHOWN = 99.0
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -70,6 +71,13 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.1f} ms"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def format_width(ratio: float) -> str:
+    """An interval's upper bound over its lower one."""
+    if ratio > WIDEST_SHOWN:
+        return f">x{WIDEST_SHOWN:.0f}"
+    return f"x{ratio:.1f}" if ratio < 10.0 else f"x{ratio:.0f}"
 
 
 def slowdown_text(slowdown: Slowdown) -> str:
@@ -139,7 +147,7 @@ def _cells(report: Report) -> Table:
             + format_seconds(cell.median_signed_error_seconds),
             f"{cell.median_absolute_relative_error:.0%}",
             f"{cell.coverage_ratio:.0%}",
-            f"x{cell.median_width_ratio:.1f}",
+            format_width(cell.median_width_ratio),
             f"{cell.bad_ratio:.0%}",
         )
         previous = cell.target

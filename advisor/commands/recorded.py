@@ -22,18 +22,13 @@ from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Replayed, Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.collectors.errors import RecordingError, SettingsError
-from kvready.collectors.recording import (
-    SUFFIX,
-    Provenance,
-    RecordingWriter,
-    read_recording,
-)
+from kvready.collectors.recording import Provenance, RecordingWriter, read_recording
 from kvready.collectors.records import Ingested
 from kvready.collectors.salting import Salter
 from kvready.collectors.slicing import Slice, slice_of
 
 FOUND = 1
-BUNDLED = Path("examples/recordings")
+BUNDLED = Path("examples/recordings/vllm-0.32-cpu-kv-heavy.kvr")
 EVIDENCE = {Provenance.REAL: "measured", Provenance.SIMULATED: "simulated"}
 
 File = Annotated[Path, typer.Argument(help="A recording (.kvr).")]
@@ -198,12 +193,11 @@ def demo(
 
 
 def _bundled() -> Path:
-    found = sorted(BUNDLED.glob(f"*{SUFFIX}"))
-    if not found:
+    if not BUNDLED.is_file():
         raise RecordingError(
-            f"no recording in {BUNDLED}; run this in a clone of kvready, or name a recording"
+            f"no recording at {BUNDLED}; run this in a clone of kvready, or name a recording"
         )
-    return found[0]
+    return BUNDLED
 
 
 def _play(file: Path, on_pair: Callable[[Pair, bytes], None] | None = None) -> Playback:

@@ -13,7 +13,7 @@ from kvready.advisor.evaluation.notes import between_text
 from kvready.advisor.evaluation.results import OWN, Evaluation, GroupKind, TargetEvaluation
 from kvready.advisor.evaluation.results import Group as Samples
 from kvready.advisor.load_priors import PriorKind
-from kvready.advisor.report_text import format_seconds
+from kvready.advisor.report_text import format_seconds, format_width
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
@@ -90,7 +90,7 @@ def _models(group: Samples) -> Table:
             format_seconds(score.pinball_p90_seconds),
             format_seconds(score.interval_score_seconds),
             f"{score.coverage_ratio:.0%}",
-            f"x{score.median_width_ratio:.1f}",
+            format_width(score.median_width_ratio),
         )
     return table
 
@@ -123,7 +123,7 @@ def _cells(target: TargetEvaluation) -> Table:
             format_seconds(own.median_absolute_error_seconds),
             "-" if noise is None else format_seconds(noise),
             f"{own.coverage_ratio:.0%}",
-            f"x{own.median_width_ratio:.1f}",
+            format_width(own.median_width_ratio),
             format_seconds(own.pinball_p50_seconds),
             format_seconds(min(others)) if others else "-",
             style="dim" if group.samples < FEW else "",
