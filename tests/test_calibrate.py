@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from children import alive, children_of, wait_for
+from limits import limited
 from served import KVREADY
 
 from kvready.advisor.cli import main
@@ -301,20 +302,6 @@ def test_a_calibration_that_is_stopped_leaves_nothing(tmp_path: Path, stop: int)
         assert output == ""
 
 
-Limits = Callable[[int, int], None]
-
-
-@pytest.fixture
-def limits() -> Iterator[Limits]:
-    """Sets limits of this process, and takes them back."""
-    before = {
-        kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
-    }
-    yield lambda kind, size: resource.setrlimit(kind, (size, before[kind][1]))
-    for kind, limit in before.items():
-        resource.setrlimit(kind, limit)
-
-
 def ended_with(
     arguments: Sequence[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[object, str]:
@@ -327,15 +314,14 @@ def ended_with(
 
 def test_a_full_disk_under_measurement_is_one_clear_error(
     tmp_path: Path,
-    limits: Limits,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    limits(resource.RLIMIT_FSIZE, 8 * MIB)
     arguments = ("--out", tmp_path / "l.json", "--disk-folder", disk)
-    code, errors = ended_with(arguments, monkeypatch, capsys)
+    with limited(resource.RLIMIT_FSIZE, 8 * MIB):
+        code, errors = ended_with(arguments, monkeypatch, capsys)
     assert code == 2
     assert errors.startswith("error: ")
     assert len(errors.splitlines()) == 1
@@ -346,7 +332,6 @@ def test_a_full_disk_under_measurement_is_one_clear_error(
 def test_a_full_disk_under_the_profile_leaves_no_half_of_it(
     made: tuple[Path, subprocess.CompletedProcess[str]],
     tmp_path: Path,
-    limits: Limits,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -357,8 +342,8 @@ def test_a_full_disk_under_the_profile_leaves_no_half_of_it(
         return profile
 
     monkeypatch.setattr("kvready.advisor.commands.calibrate.calibrate", at_once)
-    limits(resource.RLIMIT_FSIZE, 10_000)
-    code, errors = ended_with(("--out", tmp_path / "l.json"), monkeypatch, capsys)
+    with limited(resource.RLIMIT_FSIZE, 10_000):
+        code, errors = ended_with(("--out", tmp_path / "l.json"), monkeypatch, capsys)
     assert code == 2
     assert str(tmp_path / "l.json") in errors
     assert "free some space" in errors
@@ -367,13 +352,12 @@ def test_a_full_disk_under_the_profile_leaves_no_half_of_it(
 
 def test_too_little_memory_is_one_clear_error(
     tmp_path: Path,
-    limits: Limits,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     taken = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-    limits(resource.RLIMIT_AS, taken * resource.getpagesize() + 400 * MIB)
-    code, errors = ended_with(("--out", tmp_path / "l.json", "--no-disk"), monkeypatch, capsys)
+    with limited(resource.RLIMIT_AS, taken * resource.getpagesize() + 400 * MIB):
+        code, errors = ended_with(("--out", tmp_path / "l.json", "--no-disk"), monkeypatch, capsys)
     assert code == 2
     assert "MiB of memory are available" in errors
     assert "raise the limit" in errors

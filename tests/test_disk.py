@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from limits import limited
 
 from kvready.kernels import disk
 from kvready.kernels.disk import ALIGNMENT_BYTES, DiskFile, DiskQueue, aligned_buffer
@@ -147,15 +148,10 @@ def test_a_file_cut_short_fails_that_read_alone(tmp_path: Path) -> None:
 
 
 def test_a_write_past_the_allowed_size_fails_alone(tmp_path: Path) -> None:
-    with opened(tmp_path) as file:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * SLOT, limit[1]))
-        try:
-            with pytest.raises(DiskError, match=r"slot 5 cannot be written: File too large"):
-                file.write(5, filled(bytes(SLOT)))
-            assert file.write(3, filled(bytes(SLOT))) == SLOT
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with opened(tmp_path) as file, limited(resource.RLIMIT_FSIZE, 4 * SLOT):
+        with pytest.raises(DiskError, match=r"slot 5 cannot be written: File too large"):
+            file.write(5, filled(bytes(SLOT)))
+        assert file.write(3, filled(bytes(SLOT))) == SLOT
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

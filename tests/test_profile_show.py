@@ -13,6 +13,7 @@ import matplotlib.image
 import msgspec
 import numpy as np
 import pytest
+from limits import limited
 from rich.console import Console
 
 from kvready.advisor import profile_plot
@@ -185,15 +186,13 @@ def test_one_colour_per_mover_and_dashes_for_contended(
 def test_a_disk_that_is_full_leaves_no_part_of_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
-    try:
-        plot = tmp_path / "x.svg"
+    plot = tmp_path / "x.svg"
+    with limited(resource.RLIMIT_FSIZE, 2_000):
         code = run("show", "published:gh200", "--plot", plot, monkeypatch=monkeypatch)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 2
-    assert "free some space" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert str(plot) in errors
+    assert "free some space" in errors
     assert list(tmp_path.iterdir()) == []
 
 
