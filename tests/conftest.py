@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,6 +32,13 @@ Kvready = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session", autouse=True)
 def _state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_reach_children() -> None:
+    # A shell without job control starts what runs in its background with SIGINT ignored, and every
+    # process started from there would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
