@@ -85,13 +85,16 @@ class SocketServer:
     async def _serve(self) -> None:
         server = await asyncio.start_unix_server(self._client, sock=self._listener)
         await self._stopping.wait()
+        # Who was let in just now is no client yet. Where the server closes or the task is cancelled
+        # before it begins, its connection would stay open: let nobody in, and wait.
+        self._loop.remove_reader(self._listener.fileno())
+        deadline = self._loop.time() + STOP_SECONDS
+        while (others := _other_tasks()) and self._loop.time() < deadline:
+            for task in self._clients & others:
+                task.cancel()
+            await asyncio.wait(others, timeout=SETTLE_SECONDS)
         server.close()
-        await asyncio.sleep(SETTLE_SECONDS)  # who was let in just now begins, and so can be ended
-        clients = list(self._clients)
-        for task in clients:
-            task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
-        await asyncio.sleep(SETTLE_SECONDS)  # their connections close
+        await asyncio.sleep(0.0)  # the clients' connections close
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -154,6 +157,10 @@ class _Lines:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line
+
+
+def _other_tasks() -> set[asyncio.Task[None]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 async def _flushed(writer: asyncio.StreamWriter) -> None:
