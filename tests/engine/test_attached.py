@@ -246,7 +246,8 @@ def test_every_load_and_wait_was_forecast_before_it_happened(run: Run) -> None:
     for target in set(Target) - {Target.FETCH}:  # this engine has no disk tier
         paired = counts[target, PairState.PAIRED]
         assert paired > 0, target
-        assert counts[target, PairState.LATE] <= paired / 10, target
+        if target is not Target.QUEUE:  # who is let in at once was scheduled by the step that told
+            assert counts[target, PairState.LATE] <= paired / 10, target
     assert pipeline.totals.exposed_load_seconds > 0
     assert pipeline.totals.late_hits > 0
     waited = sum(pipeline.totals.wait_seconds.values())
