@@ -23,6 +23,7 @@ from kvready.advisor.shape_cells import (
 )
 from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tier
 
+ROLLS_APART = 4  # requests rolled forward one by one; for more, all are rolled at once
 MAX_LEADERS = 16  # places in prompts that are rolled forward for one set of estimates
 MAX_REMEMBERED_SHAPES = 4_096  # of prefills
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
@@ -61,6 +62,8 @@ class EngineEstimates:
         self._queue: Range | None = None
         self._has_queue = False
         self._link_wait: Range | None = None
+        self._rolls = 0
+        self._first_tokens: dict[str, float] | None = None
         self._leaders: dict[tuple[str, int], float | None] = {}
         self._factors: dict[Key, Factors] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
@@ -223,13 +226,23 @@ class EngineEstimates:
         """From now, by the same forecast that is written when a request arrives."""
         if not self._engine_rank.revision:
             return None
-        seconds = self._forecaster.lookahead.roll(state, self.moment).first_token_seconds
+        seconds = self._first_token_seconds(state)
         if seconds is None:
             return None
         elapsed = max(0.0, self.moment[1] - state.arrived.arrived_seconds)
         factors = self._factors_of(Target.TTFT, request_cell(state))
         whole = _scaled(elapsed + seconds, factors)
         return ordered(whole.p50 - elapsed, whole.low - elapsed, whole.high - elapsed)
+
+    def _first_token_seconds(self, state: RequestState) -> float | None:
+        """A roll forward stops at its request, one of all at the last: the same, for many."""
+        lookahead = self._forecaster.lookahead
+        if self._rolls < ROLLS_APART:
+            self._rolls += 1
+            return lookahead.roll(state, self.moment).first_token_seconds
+        if self._first_tokens is None:
+            self._first_tokens = lookahead.first_tokens(self.moment)
+        return self._first_tokens.get(state.arrived.request_id)
 
     # What it rests on
 

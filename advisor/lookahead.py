@@ -17,6 +17,7 @@ from kvready.advisor.rollforward import (
     Mark,
     Rolled,
     UnderWay,
+    first_tokens,
     roll_forward,
 )
 from kvready.collectors.records import BatchPlanned, EngineDescribed
@@ -57,10 +58,43 @@ class Lookahead:
 
     def roll(self, subject: RequestState, moment: Moment, mark: Mark | None = None) -> Rolled:
         """What comes of a request, seconds from now. One that has not arrived arrives now."""
+        engine = self._foreseeable_engine()
+        if engine is None:
+            return Rolled(None, None)
+        states = list(self._requests.live.values())
+        if subject.arrived.request_id not in self._requests.live:
+            states.append(subject)
+        return roll_forward(
+            [self._job(state, moment, engine) for state in states],
+            subject.arrived.request_id,
+            self._limits(engine),
+            self._compute.batch_seconds,
+            self._under_way(moment),
+            self._link(moment),
+            mark,
+        )
+
+    def first_tokens(self, moment: Moment) -> dict[str, float]:
+        """Of all live requests, seconds from now: what `roll` says of each, for one roll."""
+        engine = self._foreseeable_engine()
+        if engine is None:
+            return {}
+        return first_tokens(
+            [self._job(state, moment, engine) for state in self._requests.live.values()],
+            self._limits(engine),
+            self._compute.batch_seconds,
+            self._under_way(moment),
+            self._link(moment),
+        )
+
+    def _foreseeable_engine(self) -> EngineDescribed | None:
         engine = self.engine
         if engine is None or not engine.block_tokens or not engine.supported_kv_state:
-            return Rolled(None, None)
-        limits = Limits(
+            return None
+        return engine
+
+    def _limits(self, engine: EngineDescribed) -> Limits:
+        return Limits(
             batch_tokens=engine.batch_token_limit,
             batch_requests=engine.batch_request_limit,
             free_blocks=self.free_blocks,
@@ -69,26 +103,18 @@ class Lookahead:
             overlap=engine.overlap,
             layers=engine.layers,
         )
+
+    def _under_way(self, moment: Moment) -> UnderWay:
         planned = list(self.planned.values())
-        under_way = UnderWay(
+        return UnderWay(
             [batch.members for batch in planned],
             moment[1] - planned[0].planned_seconds if planned else 0.0,
         )
+
+    def _link(self, moment: Moment) -> Link:
         model = self._mover.model(*INTO_HBM)
         backlog = self._mover.backlog_seconds(INTO_HBM, self._requests.copies.values(), moment[1])
-        link = Link(backlog, model.submit_seconds, model.step_share)
-        states = list(self._requests.live.values())
-        if subject.arrived.request_id not in self._requests.live:
-            states.append(subject)
-        return roll_forward(
-            [self._job(state, moment, engine) for state in states],
-            subject.arrived.request_id,
-            limits,
-            self._compute.batch_seconds,
-            under_way,
-            link,
-            mark,
-        )
+        return Link(backlog, model.submit_seconds, model.step_share)
 
     def copies_left_seconds(self, state: RequestState, moment: Moment) -> float:
         """Until the copies that were ordered for a request are usable; 0 if they are."""

@@ -106,12 +106,34 @@ def roll_forward(
 ) -> Rolled:
     """When `subject` is first scheduled, when it has its first token, when the mark is reached."""
     rolling = _Rolling(jobs, subject, limits, link, mark)
+    _roll(rolling, batch_seconds, under_way)
+    return rolling.rolled
+
+
+def first_tokens(
+    jobs: Sequence[Job],
+    limits: Limits,
+    batch_seconds: BatchCost,
+    under_way: UnderWay = NOTHING_UNDER_WAY,
+    link: Link = IDLE_LINK,
+) -> dict[str, float]:
+    """When each has its first token, rolled once: equal to `roll_forward` of one after another.
+
+    Those too far to tell are left out.
+    """
+    rolling = _Rolling(jobs, None, limits, link, None)
+    _roll(rolling, batch_seconds, under_way)
+    return rolling.first_tokens
+
+
+def _roll(rolling: _Rolling, batch_seconds: BatchCost, under_way: UnderWay) -> None:
+    """Until all that is asked for is known, or the bounds are reached."""
     now = -under_way.elapsed_seconds
     for members in under_way.batches:
         rolling.admit_members(members)
         now += rolling.step_seconds(now, batch_seconds(members))
         if rolling.advance(members, max(0.0, now)):
-            return rolling.rolled
+            return
     now = max(0.0, now)
     work = 0
     for _ in range(MAX_STEPS):
@@ -131,24 +153,29 @@ def roll_forward(
             break
         if not any(member.is_prefill for member in members):
             now += rolling.skip_decodes(now, step_seconds) * step_seconds
-    return rolling.rolled
 
 
 class _Rolling:
     """The scheduler's state as it is rolled forward."""
 
     def __init__(
-        self, jobs: Sequence[Job], subject: str, limits: Limits, link: Link, mark: Mark | None
+        self,
+        jobs: Sequence[Job],
+        subject: str | None,  # None: all of them
+        limits: Limits,
+        link: Link,
+        mark: Mark | None,
     ) -> None:
+        self.first_tokens: dict[str, float] = {}
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
         self.waiting = [job for job in copies if not job.running]
         self._by_id = {job.request_id: job for job in copies}
-        self._subject = self._by_id[subject]
+        self._subject = self._by_id[subject] if subject is not None else None
         self._marked = self._by_id.get(mark.request_id) if mark is not None else None
         self._mark_tokens = mark.tokens if mark is not None else 0
-        self._scheduled_seconds = 0.0 if self._subject.running else None
-        self._first_token_seconds: float | None = None
+        running = self._subject is not None and self._subject.running
+        self._scheduled_seconds = 0.0 if running else None
         self._mark_seconds: float | None = None
         if self._marked is not None and self._marked.running:
             computed = self._marked.context_tokens >= self._mark_tokens
@@ -164,7 +191,8 @@ class _Rolling:
     @property
     def rolled(self) -> Rolled:
         """What is known so far."""
-        return Rolled(self._scheduled_seconds, self._first_token_seconds, self._mark_seconds)
+        first_token = self.first_tokens.get(self._subject.request_id) if self._subject else None
+        return Rolled(self._scheduled_seconds, first_token, self._mark_seconds)
 
     def plan(self, now: float) -> list[BatchMember]:
         """The next batch: running requests first, then waiting ones in order."""
@@ -246,14 +274,15 @@ class _Rolling:
                 self._mark_seconds = now if job.context_tokens >= self._mark_tokens else None
             if job.prefill_left > 0:
                 continue
-            if job is self._subject and self._first_token_seconds is None:
-                self._first_token_seconds = now
+            self.first_tokens.setdefault(job.request_id, now)
             job.output_left -= 1
             if job.output_left <= 0:
                 self._free_blocks += job.blocks_held
         self.running = [j for j in self.running if j.output_left > 0 or j.prefill_left > 0]
         is_marked = self._marked is None or self._mark_seconds is not None
-        return is_marked and self._first_token_seconds is not None
+        if self._subject is None:
+            return len(self.first_tokens) == len(self._by_id)
+        return is_marked and self._subject.request_id in self.first_tokens
 
     def skip_decodes(self, now: float, step_seconds: float) -> int:
         """Advance by the steps, all like the last, in which nothing can change; their number.

@@ -12,7 +12,9 @@ from story import BLOCK_TOKENS, ENGINE, Story, prefill
 
 from kvready.advisor.contract import Answer, Candidate, InTime, Question, Resource, ResourceKind
 from kvready.advisor.decision import Decision, Reason, Tolerates
+from kvready.advisor.engine_estimates import ROLLS_APART
 from kvready.advisor.ledger import Target
+from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.ways import Stage, WayName
 from kvready.collectors.asked import AskedCandidate
@@ -126,6 +128,26 @@ def test_a_running_request_has_what_it_computed_and_a_served_one_is_ready(learne
     learned.finished(now + 0.3, "subject")
     (answer,) = ask(learned, Candidate(request_id="subject"))
     assert (answer.decision, answer.reason) == (Decision.NONE, Reason.UNKNOWN_REQUEST)
+
+
+def test_many_requests_are_answered_as_each_alone_for_a_bounded_number_of_rolls(
+    learned: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = learned.pipeline.moment[1] + 1.0
+    names = [f"subject{number}" for number in range(30)]
+    for number, name in enumerate(names):
+        learned.arrives(now, name, range(20_000 + 50 * number, 20_020 + 50 * number))
+    moment = learned.pipeline.moment
+    rolls: list[str] = []
+    roll, at_once = Lookahead.roll, Lookahead.first_tokens
+    monkeypatch.setattr(Lookahead, "roll", lambda *a, **k: rolls.append("one") or roll(*a, **k))
+    monkeypatch.setattr(Lookahead, "first_tokens", lambda *a: rolls.append("all") or at_once(*a))
+    together = ask(learned, *[Candidate(request_id=name) for name in names])
+    assert rolls == ["one"] * ROLLS_APART + ["all"]
+    for name, answer in zip(names, together, strict=True):
+        learned.pipeline.readiness._desks.clear()
+        question = Question((Candidate(request_id=name),))
+        assert learned.pipeline.readiness.ask(question, moment).answers == (answer,)
 
 
 def test_a_copy_that_was_ordered_for_a_request_is_on_its_way(learned: Story) -> None:

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
-from kvready.advisor.rollforward import Job, Limits, Link, UnderWay, roll_forward
+from kvready.advisor.rollforward import (
+    Job,
+    Limits,
+    Link,
+    UnderWay,
+    first_tokens,
+    roll_forward,
+)
 from kvready.collectors.records import BatchMember
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)
@@ -175,6 +182,26 @@ def test_skipping_like_steps_gives_the_time_of_taking_each(
         patch.setattr(rollforward._Rolling, "skip_decodes", lambda *_: 0)
         stepping = first_token_seconds(jobs, subject, limits, one_second_a_step)
     assert skipping == stepping
+
+
+@given(jobs_of_any_kind, st.integers(0, 3))
+def test_all_rolled_at_once_have_their_first_tokens_as_if_rolled_one_by_one(
+    shapes: list[tuple[int, int, int, float, int]], under_way: int
+) -> None:
+    jobs = [
+        job(f"j{n}", prompt, min(found, prompt), output, load=load, blocks=blocks)
+        for n, (prompt, found, output, load, blocks) in enumerate(shapes)
+    ]
+    members = [
+        BatchMember(one.request_id, min(10, one.prefill_left), one.context_tokens, True)
+        for one in jobs[:under_way]
+        if one.prefill_left
+    ]
+    limits = Limits(batch_tokens=100, batch_requests=3, free_blocks=8)
+    rest = (limits, seconds_per_token, UnderWay([members] if members else [], 1.0))
+    apart = {one.request_id: first_token_seconds(jobs, one.request_id, *rest) for one in jobs}
+    known = {name: seconds for name, seconds in apart.items() if seconds is not None}
+    assert first_tokens(jobs, *rest) == known
 
 
 def test_a_forecast_that_would_cost_more_than_it_tells_is_not_made() -> None:
