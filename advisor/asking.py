@@ -121,7 +121,7 @@ class _Desk:
         key = (holding, tolerates, asked.deadline_seconds)
         known = self._answers.get(key)
         if known is None:
-            known = self._work_out(holding, tolerates, asked.deadline_seconds, None)
+            known = self._work_out(holding, tolerates, asked.deadline_seconds)
             if len(self._answers) >= MAX_REMEMBERED_SHAPES:
                 self._answers.clear()
             self._answers[key] = known
@@ -133,20 +133,23 @@ class _Desk:
         """A live request has a place in the queue of its own."""
         own = self.estimates.own_seconds(holding) if self.estimates.is_known else None
         queue = self.estimates.queue_of(state, own) if own is not None else None
-        return self._work_out(holding, _tolerates(asked), asked.deadline_seconds, queue)
+        return self._work_out(
+            holding, _tolerates(asked), asked.deadline_seconds, queue, asked.request_id
+        )
 
     def _work_out(
         self,
         holding: Holding,
         tolerates: Tolerates,
         deadline_seconds: float | None,
-        queue: Range | None,
+        queue: Range | None = None,
+        request_id: str = "",
     ) -> Answer:
         estimates = self.estimates if holding.recomputable else self._of_resources
         if not estimates.is_known and holding.recomputable and not holding.is_ready:
             verdict = UNSAID[Reason.UNKNOWN_ENGINE]
         else:
-            verdict = decide(holding, estimates, tolerates, queue)
+            verdict = decide(holding, estimates, tolerates, queue, request_id)
         ready = ready_seconds(verdict)
         supported = verdict.reason is not Reason.UNSUPPORTED
         return Answer(

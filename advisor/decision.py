@@ -93,8 +93,10 @@ def decide(
     estimates: Estimates,
     tolerates: Tolerates = ANYTHING,
     queue: Range | None = None,
+    request_id: str = "",
 ) -> Verdict:
     """The way to take. `queue`: of a request that is in it already; None: of one that comes now.
+    `request_id`: which request that is; it is no other work for itself.
 
     Raises nothing for any holding.
     """
@@ -108,7 +110,7 @@ def decide(
     load, wait = weighing.by_load(), weighing.wait()
     recompute = weighing.recompute() if holding.recomputable else None
     split = weighing.split()
-    other = weighing.run_other() if estimates.has_other_work() else None
+    other = weighing.run_other() if estimates.has_other_work(request_id) else None
     offered = [option for option in (load, recompute, split, wait, other) if option]
     tolerated = is_tolerated(estimates.interference, tolerates) if load else None
     allowed = [load, split, wait] if tolerated is not False else [None if load else wait]

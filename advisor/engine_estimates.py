@@ -179,11 +179,11 @@ class EngineEstimates:
             parts.append(self.link_wait_seconds())
         return total(*parts)
 
-    def has_other_work(self) -> bool | None:
-        """Whether somebody waits or runs; unknown where nothing tells of requests."""
+    def has_other_work(self, request_id: str) -> bool | None:
+        """Whether somebody else waits or runs; unknown where nothing tells of requests."""
         if not self._engine_rank.revision:
             return None
-        return bool(self._engine_rank.requests.live)
+        return any(name != request_id for name in self._engine_rank.requests.live)
 
     def in_flight(
         self, block_hashes: Sequence[int], resident_blocks: int, request_id: str

@@ -41,5 +41,5 @@ class Estimates(Protocol):
     def queue_seconds(self) -> Range | None:
         """Until the scheduler takes up a request that comes now."""
 
-    def has_other_work(self) -> bool | None:
-        """Whether other requests could run meanwhile."""
+    def has_other_work(self, request_id: str) -> bool | None:
+        """Whether requests other than this one could run meanwhile."""

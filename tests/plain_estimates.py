@@ -57,5 +57,5 @@ class PlainEstimates(msgspec.Struct, frozen=True):
     def queue_seconds(self) -> Range | None:
         return None if self.queue is None else self._range(self.queue)
 
-    def has_other_work(self) -> bool | None:
+    def has_other_work(self, request_id: str) -> bool | None:
         return self.others

@@ -150,6 +150,18 @@ def test_many_requests_are_answered_as_each_alone_for_a_bounded_number_of_rolls(
         assert learned.pipeline.readiness.ask(question, moment).answers == (answer,)
 
 
+def test_a_request_is_no_other_work_that_could_run_under_its_own_load(learned: Story) -> None:
+    now = learned.pipeline.moment[1] + 1.0
+    learned.arrives(now, "subject", CHAIN)
+    (alone,) = ask(learned, Candidate(request_id="subject"))
+    (newcomer,) = ask(learned, Candidate(block_hashes=CHAIN))
+    learned.arrives(now, "other", range(9_000, 9_004))
+    (beside,) = ask(learned, Candidate(request_id="subject"))
+    ways = [{way.way for way in answer.ways} for answer in (alone, newcomer, beside)]
+    assert WayName.LOAD in ways[0]
+    assert [WayName.RUN_OTHER in offered for offered in ways] == [False, True, True]
+
+
 def test_a_copy_that_was_ordered_for_a_request_is_on_its_way(learned: Story) -> None:
     now = learned.pipeline.moment[1] + 1.0
     learned.arrives(now, "subject", CHAIN)
