@@ -252,20 +252,23 @@ class EngineEstimates:
             return Evidence.ASSUMED  # no load of such a thing was ever seen to its end
         if not self._forecaster.compute.prefill_observations:
             return Evidence.ASSUMED
-        kinds = {self._load_evidence(portion.tier) for portion in holding.portions}
+        kinds = {
+            _evidence_of(model)
+            for portion in holding.portions
+            for model in self._hops(portion.tier)
+        }
         for kind in (Evidence.ASSUMED, Evidence.PUBLISHED):
             if kind in kinds:
                 return kind
         return Evidence.MEASURED
 
-    def _load_evidence(self, source: Tier) -> Evidence:
-        model = self._straight(source) or self._forecaster.mover.model(*INTO_HBM)
-        mover = model.mover(model.expected_method)
-        if mover.copies or mover.prior.kind is PriorKind.MEASURED:
-            return Evidence.MEASURED
-        if mover.prior.kind is PriorKind.PUBLISHED:
-            return Evidence.PUBLISHED
-        return Evidence.ASSUMED
+    def _hops(self, source: Tier) -> list[LoadModel]:
+        """The models of the copies that bring something into HBM."""
+        straight = self._straight(source)
+        if straight is not None:
+            return [straight]
+        mover = self._forecaster.mover
+        return [mover.model(source, Tier.HOST), mover.model(*INTO_HBM)]
 
     def _straight(self, source: Tier) -> LoadModel | None:
         if source is Tier.HOST:
@@ -328,3 +331,10 @@ def _is_founded(model: LoadModel) -> bool:
     """Whether anything was measured or published of this path."""
     mover = model.mover(model.expected_method)
     return bool(mover.copies) or mover.prior.kind is not PriorKind.GENERIC
+
+
+def _evidence_of(model: LoadModel) -> Evidence:
+    mover = model.mover(model.expected_method)
+    if mover.copies or mover.prior.kind is PriorKind.MEASURED:
+        return Evidence.MEASURED
+    return Evidence.PUBLISHED if mover.prior.kind is PriorKind.PUBLISHED else Evidence.ASSUMED

@@ -14,6 +14,7 @@ from kvready.advisor.contract import Answer, Candidate, InTime, Question, Resour
 from kvready.advisor.decision import Decision, Reason, Tolerates
 from kvready.advisor.engine_estimates import ROLLS_APART
 from kvready.advisor.ledger import Target
+from kvready.advisor.load_priors import GENERIC, READ, LoadPriors, Path, Prior, PriorKind
 from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.ways import Stage, WayName
@@ -148,6 +149,28 @@ def test_many_requests_are_answered_as_each_alone_for_a_bounded_number_of_rolls(
         learned.pipeline.readiness._desks.clear()
         question = Question((Candidate(request_id=name),))
         assert learned.pipeline.readiness.ask(question, moment).answers == (answer,)
+
+
+def test_an_answer_rests_on_the_weakest_of_its_copies(told_story: Story) -> None:
+    curve = GENERIC.quiet
+    paths = {Path("disk", "host", READ): Prior(PriorKind.PUBLISHED, curve, curve)}
+    story = Story()
+    story.pipeline = Pipeline(
+        priors=LoadPriors(PriorKind.PUBLISHED, "another machine", "0123", paths)
+    )
+    for item in told_story.told:
+        story.pipeline.ingest(item)
+    on_disk, on_host = (70_001, 70_002), CHAIN
+    story.told = list(told_story.told)
+    story._sequence = told_story._sequence
+    story.stored(story.pipeline.moment[1], on_disk, tier=Tier.DISK)
+    host, disk = ask(story, Candidate(block_hashes=on_host), Candidate(block_hashes=on_disk))
+    assert (tokens_of(host), tokens_of(disk)) == (
+        {"host": 6 * BLOCK_TOKENS},
+        {"disk": 2 * BLOCK_TOKENS},
+    )
+    assert WayName.LOAD in {way.way for way in disk.ways}
+    assert (host.evidence, disk.evidence) == ("measured", "published")
 
 
 def test_a_request_is_no_other_work_that_could_run_under_its_own_load(learned: Story) -> None:
