@@ -44,6 +44,9 @@ def rows_without_engine() -> Iterator[Row]:
 
 def rows_with_engine(levels: list[str]) -> Iterator[Row]:
     """What being watched costs an engine, level by level, and what the gather saves it."""
+    known = [*bench_attached.BUDGET_RATIO, MOVERS]
+    if unknown := set(levels) - set(known):
+        raise SystemExit(f"no bench {', '.join(sorted(unknown))}; name some of {', '.join(known)}")
     for level in levels or [*bench_attached.BUDGET_RATIO, MOVERS]:
         if level == MOVERS:
             yield from bench_movers.mover_rows(ENGINE_PYTHON, MODEL)
