@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from kvready.advisor.compute import ComputeModel
 from kvready.advisor.forecast_writer import Moment
@@ -65,7 +66,7 @@ class Lookahead:
         if subject.arrived.request_id not in self._requests.live:
             states.append(subject)
         return roll_forward(
-            [self._job(state, moment, engine) for state in states],
+            self._jobs(states, moment, engine),
             subject.arrived.request_id,
             self._limits(engine),
             self._compute.batch_seconds,
@@ -80,7 +81,7 @@ class Lookahead:
         if engine is None:
             return {}
         return first_tokens(
-            [self._job(state, moment, engine) for state in self._requests.live.values()],
+            self._jobs(self._requests.live.values(), moment, engine),
             self._limits(engine),
             self._compute.batch_seconds,
             self._under_way(moment),
@@ -123,7 +124,16 @@ class Lookahead:
             default=0.0,
         )
 
-    def _job(self, state: RequestState, moment: Moment, engine: EngineDescribed) -> Job:
+    def _jobs(
+        self, states: Iterable[RequestState], moment: Moment, engine: EngineDescribed
+    ) -> list[Job]:
+        copies = self._requests.copies.values()
+        disk_backlog = self._mover.backlog_seconds(FROM_DISK, copies, moment[1])
+        return [self._job(state, moment, engine, disk_backlog) for state in states]
+
+    def _job(
+        self, state: RequestState, moment: Moment, engine: EngineDescribed, disk_backlog: float
+    ) -> Job:
         """A request as the roll-forward sees it."""
         arrived = state.arrived
         output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
@@ -133,7 +143,8 @@ class Lookahead:
         will_find = expected if waiting else found
         blocks = math.ceil((arrived.prompt_tokens + output) / engine.block_tokens)
         holds = bool(state.copies) or not waiting
-        fetch = 0.0 if holds else self._unordered_fetch_seconds(state.disk_tokens, moment, engine)
+        to_fetch = 0 if holds else state.disk_tokens
+        fetch = self._unordered_fetch_seconds(to_fetch, disk_backlog, engine)
         return Job(
             request_id=arrived.request_id,
             prompt_tokens=arrived.prompt_tokens,
@@ -149,15 +160,13 @@ class Lookahead:
         )
 
     def _unordered_fetch_seconds(
-        self, tokens: int, moment: Moment, engine: EngineDescribed
+        self, tokens: int, backlog_seconds: float, engine: EngineDescribed
     ) -> float:
         """Until a fetch that the scheduler has not ordered yet would be in host memory."""
         if not tokens:
             return 0.0
         model = self._mover.model(*FROM_DISK)
-        copies = self._requests.copies.values()
-        backlog = self._mover.backlog_seconds(FROM_DISK, copies, moment[1])
-        return model.wait_seconds(0.0, backlog) + model.service_seconds(
+        return model.wait_seconds(0.0, backlog_seconds) + model.service_seconds(
             tokens * engine.kv_bytes_per_token, tokens // engine.block_tokens
         )
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from kvready.advisor.profile_text import CONTIGUOUS, described, label, size_text
+from kvready.advisor.profile_text import described, label
 from kvready.collectors.errors import ServiceError, SettingsError
-from kvready.kernels.profile import Curve, LinkProfile, Provenance
-from kvready.kernels.summary import points
+from kvready.kernels.profile import CONTIGUOUS, Curve, LinkProfile, Provenance
+from kvready.kernels.summary import points, size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,18 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from kvready.advisor.report_text import format_seconds
-from kvready.kernels.profile import Claim, Curve, LinkProfile, Provenance
+from kvready.kernels.profile import CONTIGUOUS, Claim, Curve, LinkProfile, Provenance
 from kvready.kernels.summary import (
     SHOWN_FRAGMENT_BYTES,
     Point,
     bandwidth_at,
     busy_before,
     points,
+    size_text,
     summarize,
 )
 from kvready.kernels.sweep import LARGEST_FRAGMENT_BYTES, SMALLEST_FRAGMENT_BYTES
 
-CONTIGUOUS = "contiguous"
 BUSY = 0.05  # of the time
 CURVES_BESIDE = 4  # fit beside each other into 80 columns
 SHOWN_CONDITIONS = (  # endings of names
@@ -86,15 +86,6 @@ def described(profile: LinkProfile) -> str:
 def label(curve: Curve) -> str:
     """A mover with its workers."""
     return f"{curve.mover} x{curve.workers}"
-
-
-def size_text(size_bytes: int) -> str:
-    """Bytes in the unit that reads best."""
-    if size_bytes < 1 << 10:
-        return f"{size_bytes} B"
-    if size_bytes >= 1 << 20:
-        return f"{size_bytes / (1 << 20):.3g} MiB"
-    return f"{size_bytes / (1 << 10):.3g} KiB"
 
 
 def _summary_table(curves: Sequence[Curve]) -> Table:

@@ -26,7 +26,6 @@ from kvready.collectors.records import AnyRecord, Ingested
 
 FORMAT = "kvready-recording"
 VERSION = 1
-SUFFIX = ".kvr"
 
 MAX_MEMBER_BYTES = 64 * 1024 * 1024
 MEMBER_FLUSH_BYTES = 256 * 1024

@@ -16,7 +16,6 @@ from kvready.kernels.errors import MoveError, MoverUnavailable
 LIBRARY = "libcuda.so.1"
 BATCH_COPY_VERSION = 12080
 LEGACY_STREAMS = (0, 1)  # the NULL stream and its name; both wait for every other stream
-SUCCESS = 0
 INVALID_VALUE = 1
 NAME_BYTES = 256
 MULTIPROCESSOR_COUNT = 16  # CUdevice_attribute

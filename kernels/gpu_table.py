@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvready.kernels.profile import CONTIGUOUS, Curve
-from kvready.kernels.summary import bandwidth_at, points, summarize
+from kvready.kernels.summary import bandwidth_at, points, size_text, summarize
 from kvready.kernels.sweep import KIB, MIB
 
 OCTAVES = (512, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 2 * MIB)
@@ -31,7 +31,7 @@ def table(curves: Sequence[Curve]) -> list[str]:
 def _block(curves: Sequence[Curve]) -> list[str]:
     limits = [point.middle for c in curves if c.mover == CONTIGUOUS for point in points(c)]
     limit = max(limits, default=None)
-    sizes = "".join(f"{_size(octave):>9}" for octave in OCTAVES)
+    sizes = "".join(f"{size_text(octave):>9}" for octave in OCTAVES)
     lines = [f"  {'mover':12}{'SMs':>5}{sizes}{'of limit':>10}{'wait us':>9}{'slows x':>9}"]
     for curve in curves:
         if curve.mover == CONTIGUOUS:
@@ -53,9 +53,3 @@ def _block(curves: Sequence[Curve]) -> list[str]:
 
 def _cell(number: float | None, width: int, *, digits: int = 2) -> str:
     return ("-" if number is None else f"{number:.{digits}f}").rjust(width)
-
-
-def _size(size: int) -> str:
-    return (
-        f"{size >> 20} MiB" if size >= MIB else f"{size >> 10} KiB" if size >= KIB else f"{size} B"
-    )

@@ -141,3 +141,12 @@ def _by_shape(samples: Iterable[Sample]) -> dict[tuple[int, int], list[Sample]]:
     for sample in samples:
         shapes[sample.fragment_bytes, sample.fragments].append(sample)
     return shapes
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes in the unit that reads best."""
+    if size_bytes < KIB:
+        return f"{size_bytes} B"
+    if size_bytes >= MIB:
+        return f"{size_bytes / MIB:.3g} MiB"
+    return f"{size_bytes / KIB:.3g} KiB"

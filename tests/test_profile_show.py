@@ -19,7 +19,7 @@ from rich.console import Console
 from kvready.advisor import profile_plot
 from kvready.advisor.cli import main
 from kvready.advisor.profile_plot import check_plot_path, plot_profile
-from kvready.advisor.profile_text import print_bandwidths, print_summary, size_text
+from kvready.advisor.profile_text import print_bandwidths, print_summary
 from kvready.collectors.errors import SettingsError
 from kvready.kernels.profile import (
     Curve,
@@ -30,6 +30,7 @@ from kvready.kernels.profile import (
     write_profile,
 )
 from kvready.kernels.published import PUBLISHED, published_profile
+from kvready.kernels.summary import size_text
 from kvready.kernels.sweep import half_octaves
 
 REPEATS = 4
