@@ -112,7 +112,7 @@ RECORDED = build/recordings/$(SHAPE)-$(SEED)-$(MOVER)$(if $(DISK),-disk).kvr
 engine-demo: setup engine ## run a real engine under load, kvready attached (MOVER=interleaved, DISK=1)
 	@$(ATTACHED)
 
-engine-record: setup engine ## keep a real engine's run in build/recordings (SEED, SHAPE, MOVER, DISK)
+engine-record: setup engine ## keep a real engine's run in build/recordings (SEED, SHAPE=long, MOVER, DISK)
 	@$(ATTACHED) --recording $(RECORDED)
 
 engine-test: setup engine $(OLDER_ENGINE)/.kvready ## the tests that need a real engine, vLLM 0.32 and 0.28

@@ -3,7 +3,8 @@
 Two kinds of traffic, by token ids: documents that are asked about again and again, sometimes by
 several clients at once, and sessions whose every turn carries all turns before it. Together they
 need more blocks than HBM has, so that prefixes go to host memory and come back. A few clients
-hang up. Prints what the clients saw as JSON.
+hang up. A shape may have moods, in which both kinds come faster or slower and ask about other
+documents. Prints what the clients saw as JSON.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ GROUP_GAP_SECONDS = 0.005  # between clients that ask about one document at once
 
 
 @dataclass(frozen=True)
+class Mood:
+    """How arrivals of the first kind go for a while."""
+
+    name: str
+    pace: float  # of the shape's rate
+    seconds: float  # about; each time within a half of it
+    stale_share: float
+    together_share: float
+
+
+@dataclass(frozen=True)
 class LoadShape:
     """How much of what. The defaults suit 256 blocks of 32 tokens."""
 
@@ -43,15 +55,37 @@ class LoadShape:
     together_share: float = 0.2  # of arrivals, asked by 2 or 3 clients at once
     abort_share: float = 0.02
     seed: int = 1
+    moods: tuple[Mood, ...] = ()  # every one in turn, the order drawn anew each round
+    renewed_documents: int = 0  # at the start of each mood, those not asked about for longest
+    pause_seconds: float | None = None  # between turns, on average; None: half the load's span
 
     @property
     def requests(self) -> int:
         """All of them."""
         return self.questions + self.sessions * self.turns
 
+    @property
+    def mean_pause_seconds(self) -> float:
+        """Between two turns of a session."""
+        if self.pause_seconds is not None:
+            return self.pause_seconds
+        return self.questions / self.requests_per_second / (2 * self.turns)
 
+
+# With the clients that come together, about three requests a second: what the engine just keeps up
+# with, so that bursts leave queues which quiet minutes empty.
+MOODS = (
+    Mood("quiet", 0.12, 40.0, stale_share=0.5, together_share=0.1),
+    Mood("steady", 0.75, 65.0, stale_share=0.5, together_share=0.2),
+    Mood("busy", 1.0, 35.0, stale_share=0.55, together_share=0.2),
+    Mood("burst", 2.5, 7.0, stale_share=0.3, together_share=0.5),
+)
 SHAPES = {
     "full": LoadShape(460, 18, 640, 10, 5, 3.0),
+    # About eight minutes: what an evaluation needs. Documents come and go, so that misses go on.
+    "long": LoadShape(
+        1_440, 18, 640, 32, 5, 3.0, moods=MOODS, renewed_documents=3, pause_seconds=15.0
+    ),
     "slow": LoadShape(260, 18, 640, 8, 4, 2.0),  # what a disk keeps up with
     "small": LoadShape(48, 14, 640, 3, 4, 3.0, abort_share=0.08),
 }
@@ -91,6 +125,27 @@ class Answer:
     error: str = ""
 
 
+def arrivals(chance: random.Random, shape: LoadShape) -> Iterator[tuple[float, Mood, bool]]:
+    """When clients of the first kind come, in which mood, and whether it has just begun."""
+    at = 0.0
+    if not shape.moods:
+        always = Mood("always", 1.0, 0.0, shape.stale_share, shape.together_share)
+        while True:
+            at += chance.expovariate(shape.requests_per_second)
+            yield at, always, False
+    while True:
+        for mood in chance.sample(shape.moods, len(shape.moods)):
+            over = at + mood.seconds * chance.uniform(0.5, 1.5)
+            rate = shape.requests_per_second * mood.pace * chance.uniform(0.75, 1.25)
+            begins = True
+            # What is left of a gap when a mood ends is drawn anew: the gaps have no memory.
+            while (arrival := at + chance.expovariate(rate)) < over:
+                at = arrival
+                yield at, mood, begins
+                begins = False
+            at = over
+
+
 def questions(shape: LoadShape) -> list[Question]:
     """The first kind of traffic: Poisson arrivals over documents."""
     chance = random.Random(shape.seed)
@@ -100,13 +155,15 @@ def questions(shape: LoadShape) -> list[Question]:
     # Least recently asked first. Asking those again is what reaches past HBM into host memory.
     order = list(range(shape.documents))
     found: list[Question] = []
-    at = 0.0
-    while len(found) < shape.questions:
-        at += chance.expovariate(shape.requests_per_second)
-        asked = order[0] if chance.random() < shape.stale_share else chance.choice(order)
+    for at, mood, begins in arrivals(chance, shape):
+        if len(found) == shape.questions:
+            break
+        for stale in order[: shape.renewed_documents] if begins else ():
+            documents[stale] = _tokens(chance, _around(chance, shape.document_tokens))
+        asked = order[0] if chance.random() < mood.stale_share else chance.choice(order)
         order.remove(asked)
         order.append(asked)
-        clients = chance.choice((2, 3)) if chance.random() < shape.together_share else 1
+        clients = chance.choice((2, 3)) if chance.random() < mood.together_share else 1
         for client in range(min(clients, shape.questions - len(found))):
             hangs_up = chance.random() < shape.abort_share
             found.append(
@@ -121,15 +178,16 @@ def questions(shape: LoadShape) -> list[Question]:
 
 
 def sessions(shape: LoadShape) -> list[Session]:
-    """The second kind: each session starts somewhere within the time the questions take."""
+    """The second kind: each session starts so that it ends about when the questions do."""
     chance = random.Random(shape.seed + 1)
-    span = shape.questions / shape.requests_per_second
+    pause = shape.mean_pause_seconds
+    last_start = shape.questions / shape.requests_per_second - shape.turns * pause
     return [
         Session(
-            chance.uniform(0.0, span / 2),
+            chance.uniform(0.0, last_start),
             f"load-s{number}",
             tuple(_tokens(chance, 2 * shape.question_tokens) for _ in range(shape.turns)),
-            tuple(chance.expovariate(shape.turns * 2 / span) for _ in range(shape.turns)),
+            tuple(chance.expovariate(1 / pause) for _ in range(shape.turns)),
         )
         for number in range(shape.sessions)
     ]
