@@ -5,6 +5,7 @@ KvreadyError
 ├── TapError            a tap's endpoint can never deliver
 ├── RecordingError      a file is no recording, or of a format this version cannot read
 ├── UnsupportedEngine   an engine or version outside what was tested; we refuse rather than guess
+├── WorkloadError       a trace cannot be read, or no workload can be made of what was asked
 ├── QuestionError       a question about readiness cannot be answered as it was put
 └── ServiceError        the sidecar cannot take its place (port in use, missing extra)
 """
@@ -32,6 +33,10 @@ class RecordingError(KvreadyError):
 
 class UnsupportedEngine(KvreadyError):
     """An engine or version outside what was tested."""
+
+
+class WorkloadError(KvreadyError):
+    """A trace cannot be read, or no workload can be made of what was asked."""
 
 
 class QuestionFault(StrEnum):

@@ -17,7 +17,7 @@ class SimRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...]  # of Workload.block_tokens each; a last partial block is left out
-    output_blocks: tuple[int, ...] = ()  # whole blocks of prompt + output that a later round finds
+    output_blocks: tuple[int, ...] = ()  # after `blocks`: what its end and output leave to find
     after: str = ""
     think_seconds: float = 0.0
     request_class: str = ""
