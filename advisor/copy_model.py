@@ -98,6 +98,23 @@ class CopyModel:
         overhead, factor, sharing = self._fit.coefficients
         return (overhead + nominal * (factor + sharing * shared_ratio)) * self.scale.value
 
+    def seconds_per_byte(
+        self,
+        payload_bytes: int,
+        fragments: int,
+        *,
+        beside_compute: bool = False,
+        shared_ratio: float = 0.0,
+    ) -> float:
+        """By how much `seconds` grow with bytes in fragments of this size: they are affine."""
+        if not payload_bytes:
+            return 0.0
+        nominal = self.prior.seconds(payload_bytes, fragments, beside_compute=beside_compute)
+        twice = self.prior.seconds(2 * payload_bytes, 2 * fragments, beside_compute=beside_compute)
+        _, factor, sharing = self._fit.coefficients
+        growth = (factor + sharing * shared_ratio) * self.scale.value
+        return (twice - nominal) * growth / payload_bytes
+
     def learn(
         self,
         payload_bytes: int,

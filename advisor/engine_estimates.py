@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvready.advisor.contract import Evidence
+from kvready.advisor.copy_ranges import Course, Node, nodes_of, range_along
 from kvready.advisor.engine_rank import ASSUMED_CHUNK_TOKENS, EngineRank
 from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding, Portion
@@ -12,7 +13,7 @@ from kvready.advisor.intervals import FLOOR_SECONDS
 from kvready.advisor.ledger import Target
 from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.ranges import NOTHING, Range, ordered, total
-from kvready.advisor.readiness import LoadModel
+from kvready.advisor.readiness import LoadModel, direction_of
 from kvready.advisor.requests import Copy, RequestState
 from kvready.advisor.shape_cells import (
     compute_cell,
@@ -29,7 +30,6 @@ MAX_REMEMBERED_SHAPES = 4_096  # of prefills
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
 INTO_HBM = (Tier.HOST, Tier.HBM)
 
-Key = tuple[Target, Tier | None, int]  # a shape cell: of copies from a tier, or of batches
 Factors = tuple[float, float, float]  # of the median, the lower and the upper bound
 
 
@@ -65,7 +65,8 @@ class EngineEstimates:
         self._rolls = 0
         self._first_tokens: dict[str, float] | None = None
         self._leaders: dict[tuple[str, int], float | None] = {}
-        self._factors: dict[Key, Factors] = {}
+        self._compute_factors: dict[int, Factors] = {}
+        self._nodes: dict[tuple[Target, Tier], tuple[Node, ...]] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
 
     def portion(self, tier: Tier, blocks: int) -> Portion:
@@ -84,8 +85,8 @@ class EngineEstimates:
         straight = self._straight(source)
         if straight is None:
             source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
-        seconds = straight.service_seconds(payload_bytes, fragments)
-        return self._load_range(Target.LOAD, source, payload_bytes, seconds)
+        course = straight.course(payload_bytes, fragments)
+        return self._copy_range(Target.LOAD, source, straight, course)
 
     def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
         """Into host memory first. None: no such copy was seen, and no profile names the path."""
@@ -94,8 +95,8 @@ class EngineEstimates:
         model = self._forecaster.mover.model(source, Tier.HOST)
         if not _is_founded(model):
             return None
-        seconds = model.service_seconds(payload_bytes, fragments)
-        return self._load_range(Target.FETCH, source, payload_bytes, seconds)
+        course = model.course(payload_bytes, fragments)
+        return self._copy_range(Target.FETCH, source, model, course)
 
     def link_wait_seconds(self) -> Range:
         """What the mover still has to do, and its share of the step that is under way."""
@@ -105,15 +106,17 @@ class EngineEstimates:
             busy = any(state.is_running for state in rank.requests.live.values())
             step = rank.steps.median_step_seconds if busy else 0.0
             seconds = mover.model(*INTO_HBM).wait_seconds(step, backlog)
-            self._link_wait = self._load_range(Target.LOAD, Tier.HOST, 0, seconds)
+            factors = self._factors_of(Target.LOAD, load_cell(Tier.HOST, 0))
+            self._link_wait = _scaled(seconds, factors)
         return self._link_wait
 
     def copies_ready(self, copies: Sequence[Copy]) -> Range:
-        """Until all of these are usable."""
-        mover = self._forecaster.mover
+        """Until all of these are usable; what is left of them is taken to grow as their bytes."""
+        mover, source = self._forecaster.mover, copies[0].decided.source
         size = sum(copy.decided.payload_bytes for copy in copies)
         seconds = max(mover.left_seconds(copy, self.moment[1]) for copy in copies)
-        return self._load_range(Target.LOAD, copies[0].decided.source, size, seconds)
+        course = Course(size, seconds, seconds / max(size, 1))
+        return self._copy_range(Target.LOAD, source, mover.model(*direction_of(copies[0])), course)
 
     # Compute and queue
 
@@ -124,10 +127,11 @@ class EngineEstimates:
         if known is None:
             seconds = self._forecaster.compute.recompute_seconds(*shape, self._chunk)
             batch_tokens = min(new_tokens, self._chunk)
-            key = (Target.BATCH_COMPUTE, None, batch_tokens.bit_length())
-            factors = self._factors.get(key)
+            octave = batch_tokens.bit_length()
+            factors = self._compute_factors.get(octave)
             if factors is None:
-                factors = self._take_factors(key, compute_cell(batch_tokens))
+                factors = self._factors_of(Target.BATCH_COMPUTE, compute_cell(batch_tokens))
+                self._compute_factors[octave] = factors
             if len(self._prefills) >= MAX_REMEMBERED_SHAPES:
                 self._prefills.clear()
             known = self._prefills[shape] = _scaled(seconds, factors)
@@ -276,28 +280,19 @@ class EngineEstimates:
         model = self._forecaster.mover.models.get((source, Tier.HBM))
         return model if model is not None and _is_founded(model) else None
 
-    def _load_range(
-        self, target: Target, source: Tier, payload_bytes: int, seconds: float
-    ) -> Range:
-        key = (target, source, payload_bytes.bit_length())
-        factors = self._factors.get(key)
-        if factors is None:
-            factors = self._take_factors(key, load_cell(source, payload_bytes))
-        return _scaled(seconds, factors)
+    def _copy_range(self, target: Target, source: Tier, model: LoadModel, course: Course) -> Range:
+        nodes = self._nodes.get((target, source))
+        if nodes is None:
+            nodes = self._nodes[target, source] = self._nodes_of(target, source, model)
+        return range_along(nodes, course)
 
-    def _take_factors(self, key: Key, cell: str) -> Factors:
-        factors = self._factors[key] = self._factors_of(key[0], cell)
-        return factors
+    def _nodes_of(self, target: Target, source: Tier, model: LoadModel) -> tuple[Node, ...]:
+        return nodes_of(self._forecaster.intervals[target], source, model.prior_factor)
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
         """What a prediction in this cell is multiplied by: for its median and its bounds."""
-        one = self._forecaster.intervals[target].around(cell, 1.0)
-        scale = 1.0 + FLOOR_SECONDS
-        return (
-            (one.p50_seconds + FLOOR_SECONDS) / scale,
-            (one.low_seconds + FLOOR_SECONDS) / scale,
-            (one.high_seconds + FLOOR_SECONDS) / scale,
-        )
+        frame = self._forecaster.intervals[target].frame(cell)
+        return frame.factor(frame.middle), frame.factor(frame.low), frame.factor(frame.high)
 
 
 class ResourceEstimates(EngineEstimates):
@@ -309,6 +304,9 @@ class ResourceEstimates(EngineEstimates):
     def queue_seconds(self) -> Range | None:
         """No scheduler stands before it."""
         return NOTHING
+
+    def _nodes_of(self, target: Target, source: Tier, model: LoadModel) -> tuple[Node, ...]:
+        return (Node(1.0, 1.0, (1.0 / UNSEEN_FACTOR, 1.0, UNSEEN_FACTOR)),)
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
         return 1.0, 1.0 / UNSEEN_FACTOR, UNSEEN_FACTOR

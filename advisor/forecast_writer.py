@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvready.advisor.copy_ranges import Course, interval_along
 from kvready.advisor.intervals import Interval, Intervals
 from kvready.advisor.ledger import Forecast, Ledger, Pair, Target
+from kvready.advisor.load_priors import GENERIC_FACTOR
+from kvready.collectors.records import Tier
 
-# How far off each target may be before the first outcome, either way. A link is known to a few
-# times; an engine's compute is not known at all until its first batches have been seen, which is
-# before most prefills and first tokens.
+# How far off each target may be before the first outcome, either way. A copy is as far off as what
+# is believed of its link; an engine's compute is not known at all until its first batches have been
+# seen, which is before most prefills and first tokens.
 PRIOR_FACTORS = {
-    Target.LOAD: 4.0,
-    Target.FETCH: 4.0,
+    Target.LOAD: GENERIC_FACTOR,
+    Target.FETCH: GENERIC_FACTOR,
     Target.BATCH_COMPUTE: 8.0,
     Target.QUEUE: 4.0,
     Target.INFLIGHT_READY: 4.0,
@@ -56,6 +59,34 @@ class ForecastWriter:
         if not self.supported_kv_state:
             return  # KV state of another kind follows other laws: no number is better
         interval = self.intervals[target].around(shape_cell, predicted_seconds)
+        self._enter(target, subject, starts_seconds, interval, model_version, moment)
+
+    def write_copy(
+        self,
+        target: Target,
+        subject: str,
+        starts_seconds: float,
+        source: Tier,
+        course: Course,
+        prior_factor: float,
+        model_version: str,
+        moment: Moment,
+    ) -> None:
+        """Write a forecast of a copy, with the range that `EngineEstimates` would answer."""
+        if not self.supported_kv_state:
+            return
+        interval = interval_along(self.intervals[target], source, course, prior_factor)
+        self._enter(target, subject, starts_seconds, interval, model_version, moment)
+
+    def _enter(
+        self,
+        target: Target,
+        subject: str,
+        starts_seconds: float,
+        interval: Interval,
+        model_version: str,
+        moment: Moment,
+    ) -> None:
         forecast = Forecast(
             forecast_id=self._ledger.next_id(),
             target=target,
@@ -66,7 +97,7 @@ class ForecastWriter:
             p50_seconds=interval.p50_seconds,
             low_seconds=interval.low_seconds,
             high_seconds=interval.high_seconds,
-            shape_cell=shape_cell,
+            shape_cell=interval.shape_cell,
             model_version=model_version,
             leans_on_degraded=self.leans_on_degraded,
         )

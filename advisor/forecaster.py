@@ -16,7 +16,6 @@ from kvready.advisor.readiness import Mover, direction_of
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
 from kvready.advisor.shape_cells import (
     compute_cell,
-    load_cell,
     queue_cell,
     request_cell,
     token_bin,
@@ -84,13 +83,15 @@ class Forecaster:
         target = FORECAST_COPIES.get(decided.destination)
         if target is None or copy.is_backup:
             return
-        self.writer.write(
+        model = self.mover.model(decided.source, decided.destination)
+        self.writer.write_copy(
             target,
             str(decided.load_id),
             decided.decided_seconds,
-            self.mover.ordered_seconds(copy, open_copies),
-            load_cell(decided.source, decided.payload_bytes),
-            self.mover.model(decided.source, decided.destination).version,
+            decided.source,
+            self.mover.ordered(copy, open_copies),
+            model.prior_factor,
+            model.version,
             moment,
         )
 

@@ -60,7 +60,7 @@ class Intervals:
     ) -> None:
         self.tail = (1.0 - nominal_coverage) / 2.0
         self.drift = DriftAlarm()
-        self._prior_spread = math.log(prior_factor) / max(SEEDS)
+        self._prior_spread = _spread_of(prior_factor)
         self._levels = RollingScores(LEVEL_WINDOW)
         self._standard = RollingScores(WINDOW, SEEDS)
         self._unlevelled = RollingScores(WINDOW)  # standard scores but for the level: for drift
@@ -70,8 +70,13 @@ class Intervals:
 
     def around(self, shape_cell: str, predicted_seconds: float) -> Interval:
         """The prediction, corrected, with its bounds; hand the outcome to what is returned."""
+        return Interval(self, shape_cell, self.frame(shape_cell), predicted_seconds)
+
+    def frame(self, shape_cell: str, prior_factor: float | None = None) -> Frame:
+        """How far predictions of a shape are off; `prior_factor` stands for the target's own."""
         cell = self._cells.get(self._name(shape_cell)) or Cell(self.tail)
-        spread = _spread(cell.offsets, _spread(self._levels, self._prior_spread))
+        prior = self._prior_spread if prior_factor is None else _spread_of(prior_factor)
+        spread = _spread(cell.offsets, _spread(self._levels, prior))
         low = self._standard.lower(cell.low_tail)
         middle = self._standard.median()
         high = self._standard.upper(cell.high_tail)
@@ -84,7 +89,7 @@ class Intervals:
         corrected = self._earned > 0.0
         if not corrected:
             middle = 0.0
-        frame = Frame(
+        return Frame(
             proposed,
             proposed if corrected else 0.0,
             spread,
@@ -92,7 +97,11 @@ class Intervals:
             middle,
             max(high, middle),
         )
-        return Interval(self, shape_cell, frame, predicted_seconds)
+
+    def outcomes(self, shape_cell: str) -> int:
+        """How many outcomes of late are held of a shape."""
+        cell = self._cells.get(self._name(shape_cell))
+        return len(cell.standard) if cell is not None else 0
 
     def upper_score(self, shape_cell: str, tail: float) -> float:
         """The standard score that outcomes exceed so often, adapted as the upper bound is."""
@@ -165,6 +174,11 @@ class Frame(NamedTuple):
     low: float
     middle: float
     high: float
+
+    def factor(self, standard_score: float) -> float:
+        """What a prediction beyond the floor is multiplied by at a score."""
+        score = self.centre + self.spread * standard_score
+        return math.exp(min(max(score, -LARGEST_SCORE), LARGEST_SCORE))
 
 
 class Interval:
@@ -239,13 +253,16 @@ class Interval:
         return min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
 
     def _seconds(self, standard_score: float) -> float:
-        score = self.frame.centre + self.frame.spread * standard_score
-        bounded = min(max(score, -LARGEST_SCORE), LARGEST_SCORE)
-        return max(self._predicted * math.exp(bounded) - FLOOR_SECONDS, 0.0)
+        return max(self._predicted * self.frame.factor(standard_score) - FLOOR_SECONDS, 0.0)
 
 
 def _put(window: RollingScores, centre: float, spread: float, score: float) -> Place:
     return window, centre, spread, window.add((score - centre) / spread)
+
+
+def _spread_of(factor: float) -> float:
+    """The spread at which seeded bounds lie so many times away, either way."""
+    return math.log(factor) / max(SEEDS)
 
 
 def _trust(outcomes: int) -> float:

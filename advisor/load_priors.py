@@ -17,6 +17,7 @@ GENERIC_CURVE = LoadCurve(0.0, 5e-6, 10e9)
 # Beyond what a curve says, an engine takes time of its own for a copy.
 GENERIC_OVERHEAD_SECONDS = 1e-3
 PROFILED_OVERHEAD_SECONDS = 1e-4
+GENERIC_FACTOR = 4.0  # machines' links are known to a few times
 READ = "read"  # how profiles call the mover of a disk
 TIER_NAMES = frozenset(map(str, Tier))
 MOVER_NAMES = frozenset(map(str, CopyMethod)) | {READ}
@@ -44,6 +45,7 @@ class Prior(NamedTuple):
     kind: PriorKind
     quiet: LoadCurve
     contended: LoadCurve
+    factor: float = GENERIC_FACTOR  # the engine's copies lie within so many times, either way
 
     def seconds(self, payload_bytes: int, fragments: int, *, beside_compute: bool) -> float:
         """What the copy takes by this curve, in the mover."""

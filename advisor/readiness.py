@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kvready.advisor.copy_model import CopyCalibration, CopyModel
+from kvready.advisor.copy_ranges import Course
 from kvready.advisor.fitting import OnlineFit
 from kvready.advisor.link_sharing import Direction, Span, shared_ratio, shares_link
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors, PriorKind
@@ -99,6 +100,20 @@ class LoadModel:
             payload_bytes, fragments, beside_compute=beside_compute, shared_ratio=shared_ratio
         )
 
+    def course(self, payload_bytes: int, fragments: int) -> Course:
+        """The same of a copy alone, and how it grows with bytes."""
+        mover = self.mover(self.expected_method)
+        return Course(
+            payload_bytes,
+            mover.seconds(payload_bytes, fragments),
+            mover.seconds_per_byte(payload_bytes, fragments),
+        )
+
+    @property
+    def prior_factor(self) -> float:
+        """How far what is believed of the mover expected may be off before its copies tell."""
+        return self.mover(self.expected_method).prior.factor
+
     def wait_seconds(self, step_seconds: float, backlog_seconds: float) -> float:
         """Predicted seconds from the order to the mover's start.
 
@@ -172,8 +187,8 @@ class Mover:
             decided.payload_bytes, decided.fragments, beside_compute=copy.step_seconds > 0.0
         )
 
-    def ordered_seconds(self, copy: Copy, open_copies: Iterable[Copy]) -> float:
-        """Predicted seconds from its order until a copy is usable.
+    def ordered(self, copy: Copy, open_copies: Iterable[Copy]) -> Course:
+        """Predicted from its order until a copy is usable.
 
         `open_copies` are all that are ordered and unfinished, in order, this one among them.
         """
@@ -187,12 +202,12 @@ class Mover:
             for other in open_copies
             if shares_link(direction, direction_of(other))
         )
-        return wait + model.service_seconds(
-            copy.decided.payload_bytes,
-            copy.decided.fragments,
-            beside_compute=copy.step_seconds > 0.0,
-            shared_ratio=shared_ratio((wait, wait + alone), others),
-        )
+        size, fragments = copy.decided.payload_bytes, copy.decided.fragments
+        mover = model.mover(model.expected_method)
+        busy, shared = copy.step_seconds > 0.0, shared_ratio((wait, wait + alone), others)
+        service = mover.seconds(size, fragments, beside_compute=busy, shared_ratio=shared)
+        slope = mover.seconds_per_byte(size, fragments, beside_compute=busy, shared_ratio=shared)
+        return Course(size, wait + service, slope)
 
     def left_seconds(self, copy: Copy, now_seconds: float) -> float:
         """Predicted seconds until a copy that was ordered is usable."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from kvready.advisor.requests import RequestState
 from kvready.collectors.records import Tier
 
+SMALLEST_OCTAVE, LARGEST_OCTAVE = 9, 50  # of bytes; all below a KiB are one
+
 
 def load_cell(source: Tier, payload_bytes: int) -> str:
     """Copies from one tier and of one size."""

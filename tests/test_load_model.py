@@ -313,8 +313,8 @@ def test_a_link_that_both_directions_use_at_once_is_learned_to_be_slower() -> No
         if store:
             link.finish(store, PAGES, 0.3)
     quiet = link.order(16)
-    assert link.mover.ordered_seconds(quiet, link.open) == pytest.approx(alone, rel=0.15)
+    assert link.mover.ordered(quiet, link.open).seconds == pytest.approx(alone, rel=0.15)
     link.open.clear()
     link.order(48, STORE, started=link.order_seconds)
     beside = link.order(16)
-    assert link.mover.ordered_seconds(beside, link.open) == pytest.approx(1.8 * alone, rel=0.15)
+    assert link.mover.ordered(beside, link.open).seconds == pytest.approx(1.8 * alone, rel=0.15)
