@@ -118,6 +118,7 @@ class EngineRank:
                 self._scheduled(record, moment)
             case RequestPreempted():
                 self.requests.preempt(record)
+                self.hits.preempt(record.request_id)
             case FirstToken():
                 self._first_token(record, moment)
             case RequestFinished():

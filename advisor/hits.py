@@ -9,44 +9,13 @@ from kvready.advisor.inventory import Inventory, Knowledge
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
+from kvready.advisor.transient import TransientBlocks
 from kvready.advisor.waits import Interval, WaitState
 from kvready.collectors.records import BatchPlanned, BlocksStored, FirstToken, Tier
 
 DELAY_HIT_TOKENS = 100  # Strata's threshold for deferring a duplicate
 IN_TIME_GRACE_SECONDS = 0.002
-MAX_PENDING_BLOCKS = 1 << 20
 MAX_RECENT_STORES = 16_384
-
-
-class PendingBlocks:
-    """Blocks that a live request computes or will compute: hash -> the first such request."""
-
-    def __init__(self) -> None:
-        self._producer: OrderedDict[int, str] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._producer)
-
-    def producer(self, block_hash: int) -> str | None:
-        """The live request that will bring this block, if any."""
-        return self._producer.get(block_hash)
-
-    def promise(self, block_hashes: tuple[int, ...], request_id: str) -> None:
-        """A request will compute these; the first promise stands."""
-        for block_hash in block_hashes:
-            self._producer.setdefault(block_hash, request_id)
-        while len(self._producer) > MAX_PENDING_BLOCKS:
-            self._producer.popitem(last=False)
-
-    def settle(self, block_hashes: tuple[int, ...], request_id: str) -> None:
-        """A request computed these, or never will."""
-        for block_hash in block_hashes:
-            if self._producer.get(block_hash) == request_id:
-                del self._producer[block_hash]
-
-    def clear(self) -> None:
-        """The engine restarted."""
-        self._producer.clear()
 
 
 class HitAccount:
@@ -67,8 +36,8 @@ class HitAccount:
         self._totals = totals
         self._recompute_seconds = recompute_seconds
         self._rank = rank
-        self.pending = PendingBlocks()  # promised at arrival: what a follower could wait for
-        self.computing = PendingBlocks()  # in a batch already: what a second computation repeats
+        self.pending = TransientBlocks()  # promised at arrival: what a follower could wait for
+        self.computing = TransientBlocks()  # in a batch already: what a second computation repeats
         # When each block was last announced, so that a batch is not judged by its own stores.
         self._stored_wall: OrderedDict[int, float] = OrderedDict()
 
@@ -108,20 +77,22 @@ class HitAccount:
             state = self._requests.live.get(member.request_id)
             if state is None or not member.is_prefill or not state.arrived.block_tokens:
                 continue
+            self.pending.dispatch(member.request_id)
             size = state.arrived.block_tokens
             first = member.context_tokens // size
             last = (member.context_tokens + member.new_tokens) // size
             # The block that holds the prompt's last token is computed even when it is found.
             last = min(last, (state.arrived.prompt_tokens - 1) // size)
-            computed = state.arrived.block_hashes[first:last]
-            duplicates = sum(self._exists(h, member.request_id, batch) for h in computed)
+            hashes = state.arrived.block_hashes
+            duplicates = sum(self._exists(h, member.request_id, batch) for h in hashes[first:last])
             self._totals.duplicate_prefill_tokens += duplicates * size
-            self.computing.promise(computed, member.request_id)
+            self.computing.promise(hashes, first, member.request_id, min(last, len(hashes)))
 
     def admit(self, state: RequestState) -> None:
         """First admission: what was found, what was brought, what was lost."""
         assert state.scheduled is not None
         scheduled = state.scheduled
+        self.pending.dispatch(state.arrived.request_id)
         found = scheduled.hbm_tokens + scheduled.loaded_tokens
         self._totals.prompt_tokens += state.arrived.prompt_tokens
         self._totals.hbm_hit_tokens += scheduled.hbm_tokens
@@ -165,19 +136,23 @@ class HitAccount:
 
         Returns those that have another leader now.
         """
-        self._settle(state)
         if state.first_token_seconds is not None:
+            self._settle(state)
             return []
-        first_hash = state.arrived.block_hashes[:1]
+        request_id = state.arrived.request_id
+        self.computing.complete(request_id)
+        self.pending.abort(request_id)
         led = []
         for heir in self._requests.live.values():
-            if heir.first_token_seconds is None and heir.arrived.block_hashes[:1] == first_hash:
-                if heir.leader == state.arrived.request_id:
-                    self._find_leader(heir)
-                    if heir.leader:
-                        led.append(heir)
-                self._promise(heir)
+            if heir.leader == request_id and heir.first_token_seconds is None:
+                self._find_leader(heir)
+                if heir.leader:
+                    led.append(heir)
         return led
+
+    def preempt(self, request_id: str) -> None:
+        """A running request waits again."""
+        self.pending.requeue(request_id)
 
     def restart(self) -> None:
         """The engine restarted: nothing is pending and nothing is stored."""
@@ -187,36 +162,29 @@ class HitAccount:
 
     def _settle(self, state: RequestState) -> None:
         for blocks in (self.pending, self.computing):
-            blocks.settle(state.arrived.block_hashes, state.arrived.request_id)
+            blocks.complete(state.arrived.request_id)
 
     def _promise(self, state: RequestState) -> None:
-        beyond_resident = state.arrived.block_hashes[state.resident_blocks :]
-        self.pending.promise(beyond_resident, state.arrived.request_id)
+        arrived = state.arrived
+        self.pending.promise(arrived.block_hashes, state.resident_blocks, arrived.request_id)
 
-    def _find_leader(self, state: RequestState) -> str | None:
+    def _find_leader(self, state: RequestState) -> str:
         """Note what others bring past the resident prefix; returns who brings the first of it."""
         arrived = state.arrived
         findable = max(0, arrived.prompt_tokens - 1) // arrived.block_tokens
-        first = None
-        state.leader = ""
-        blocks = 0
-        for block_hash in arrived.block_hashes[state.resident_blocks : findable]:
-            found = self.pending.producer(block_hash)
-            if found is None or found == arrived.request_id:
-                break
-            first, state.leader = first or found, found
-            blocks += 1
-        state.promised_tokens = blocks * arrived.block_tokens
-        return first
+        awaited = self.pending.awaited(
+            arrived.block_hashes, state.resident_blocks, findable, arrived.request_id
+        )
+        state.leader = awaited.leader
+        state.promised_tokens = awaited.blocks * arrived.block_tokens
+        return awaited.first_leader
 
     def _note_delay_hit(self, state: RequestState) -> None:
         producer = self._find_leader(state)
         tokens = state.promised_tokens
-        if producer is None or tokens < DELAY_HIT_TOKENS:
+        if not producer or tokens < DELAY_HIT_TOKENS:
             return
-        leader = self._requests.live.get(producer)
-        kind = "in_flight" if leader is not None and leader.is_running else "in_queue"
-        self._totals.delay_hits[kind] += 1
+        self._totals.delay_hits[self.pending.mark(producer)] += 1
         self._totals.delay_hit_tokens += tokens
 
     def _exists(self, block_hash: int, request_id: str, batch: BatchPlanned) -> bool:
