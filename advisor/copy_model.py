@@ -12,14 +12,13 @@ import math
 import msgspec
 
 from kvready.advisor.fitting import OnlineFit
-from kvready.advisor.load_priors import Prior, PriorKind
+from kvready.advisor.load_priors import TYPICAL_COPY_SECONDS, Prior, PriorKind
 from kvready.advisor.online_scale import OnlineScale
 from kvready.collectors.records import CopyMethod, Tier
 
 REFIT_EVERY = 4  # observations; each of the first 4 refits at once
 PRIOR_FACTOR = 1.0
 PRIOR_SHARING = 0.0  # both ways at full speed, until copies tell otherwise
-TYPICAL_NOMINAL_SECONDS = 1e-2
 HALF_LIFE_COPIES = 128.0  # what is quicker is the scale's to follow
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.5, 2.0  # outside, a calibration is of something else
 COPIES_TO_JUDGE = 16
@@ -55,7 +54,7 @@ class CopyModel:
         self.refits = 0
         self._fit = OnlineFit(
             prior=(prior.overhead_seconds, PRIOR_FACTOR, PRIOR_SHARING),
-            typical_features=(1.0, TYPICAL_NOMINAL_SECONDS, TYPICAL_NOMINAL_SECONDS / 2.0),
+            typical_features=(1.0, TYPICAL_COPY_SECONDS, TYPICAL_COPY_SECONDS / 2.0),
             prior_observations=2.0,
             half_life=HALF_LIFE_COPIES,
         )

@@ -38,6 +38,7 @@ class Course(NamedTuple):
     payload_bytes: int
     seconds: float
     seconds_per_byte: float  # at the same size of fragments
+    prior_factor: float  # before any outcome it lies within so many times, either way
 
 
 class Node(NamedTuple):
@@ -48,9 +49,7 @@ class Node(NamedTuple):
     factors: Bounds
 
 
-def nodes_of(
-    intervals: Intervals, source: Tier, prior_factor: float | None = None
-) -> tuple[Node, ...]:
+def nodes_of(intervals: Intervals, source: Tier, prior_factor: float) -> tuple[Node, ...]:
     """The octaves that copies from a tier have taught, and one on each side of them."""
     known = [place for place, cell in enumerate(CELLS[source]) if intervals.outcomes(cell)]
     if not known:
@@ -67,13 +66,13 @@ def range_along(nodes: Sequence[Node], course: Course) -> Range:
     return ordered(middle, low, high)
 
 
-def interval_along(
-    intervals: Intervals, source: Tier, course: Course, prior_factor: float | None = None
-) -> Interval:
+def interval_along(intervals: Intervals, source: Tier, course: Course) -> Interval:
     """The same, to be told the outcome: it teaches the octave that the copy is in."""
     cell = load_cell(source, course.payload_bytes)
-    frame = intervals.frame(cell, prior_factor)
-    bounds = _bounds(nodes_of(intervals, source, prior_factor), course)
+    # What it teaches is in the target's own units: a surprise for a sure prior is not larger for
+    # copies that come later.
+    frame = intervals.frame(cell)
+    bounds = _bounds(nodes_of(intervals, source, course.prior_factor), course)
     predicted = max(course.seconds, 0.0) + FLOOR_SECONDS
     low, middle, high = (
         (math.log(floored / predicted) - frame.centre) / frame.spread for floored in bounds
@@ -82,7 +81,7 @@ def interval_along(
     return Interval(intervals, cell, bounded, course.seconds)
 
 
-def _node(intervals: Intervals, source: Tier, place: int, prior_factor: float | None) -> Node:
+def _node(intervals: Intervals, source: Tier, place: int, prior_factor: float) -> Node:
     cell = CELLS[source][place]
     frame: Frame = intervals.frame(cell, prior_factor)
     factors = frame.factor(frame.low), frame.factor(frame.middle), frame.factor(frame.high)

@@ -66,7 +66,7 @@ class EngineEstimates:
         self._first_tokens: dict[str, float] | None = None
         self._leaders: dict[tuple[str, int], float | None] = {}
         self._compute_factors: dict[int, Factors] = {}
-        self._nodes: dict[tuple[Target, Tier], tuple[Node, ...]] = {}
+        self._nodes: dict[tuple[Target, Tier, float], tuple[Node, ...]] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
 
     def portion(self, tier: Tier, blocks: int) -> Portion:
@@ -86,7 +86,7 @@ class EngineEstimates:
         if straight is None:
             source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
         course = straight.course(payload_bytes, fragments)
-        return self._copy_range(Target.LOAD, source, straight, course)
+        return self._copy_range(Target.LOAD, source, course)
 
     def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
         """Into host memory first. None: no such copy was seen, and no profile names the path."""
@@ -96,7 +96,7 @@ class EngineEstimates:
         if not _is_founded(model):
             return None
         course = model.course(payload_bytes, fragments)
-        return self._copy_range(Target.FETCH, source, model, course)
+        return self._copy_range(Target.FETCH, source, course)
 
     def link_wait_seconds(self) -> Range:
         """What the mover still has to do, and its share of the step that is under way."""
@@ -115,8 +115,9 @@ class EngineEstimates:
         mover, source = self._forecaster.mover, copies[0].decided.source
         size = sum(copy.decided.payload_bytes for copy in copies)
         seconds = max(mover.left_seconds(copy, self.moment[1]) for copy in copies)
-        course = Course(size, seconds, seconds / max(size, 1))
-        return self._copy_range(Target.LOAD, source, mover.model(*direction_of(copies[0])), course)
+        prior_factor = mover.model(*direction_of(copies[0])).prior_factor
+        course = Course(size, seconds, seconds / max(size, 1), prior_factor)
+        return self._copy_range(Target.LOAD, source, course)
 
     # Compute and queue
 
@@ -280,14 +281,15 @@ class EngineEstimates:
         model = self._forecaster.mover.models.get((source, Tier.HBM))
         return model if model is not None and _is_founded(model) else None
 
-    def _copy_range(self, target: Target, source: Tier, model: LoadModel, course: Course) -> Range:
-        nodes = self._nodes.get((target, source))
+    def _copy_range(self, target: Target, source: Tier, course: Course) -> Range:
+        key = (target, source, course.prior_factor)
+        nodes = self._nodes.get(key)
         if nodes is None:
-            nodes = self._nodes[target, source] = self._nodes_of(target, source, model)
+            nodes = self._nodes[key] = self._nodes_of(*key)
         return range_along(nodes, course)
 
-    def _nodes_of(self, target: Target, source: Tier, model: LoadModel) -> tuple[Node, ...]:
-        return nodes_of(self._forecaster.intervals[target], source, model.prior_factor)
+    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> tuple[Node, ...]:
+        return nodes_of(self._forecaster.intervals[target], source, prior_factor)
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
         """What a prediction in this cell is multiplied by: for its median and its bounds."""
@@ -305,7 +307,7 @@ class ResourceEstimates(EngineEstimates):
         """No scheduler stands before it."""
         return NOTHING
 
-    def _nodes_of(self, target: Target, source: Tier, model: LoadModel) -> tuple[Node, ...]:
+    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> tuple[Node, ...]:
         return (Node(1.0, 1.0, (1.0 / UNSEEN_FACTOR, 1.0, UNSEEN_FACTOR)),)
 
     def _factors_of(self, target: Target, cell: str) -> Factors:

@@ -68,14 +68,13 @@ class ForecastWriter:
         starts_seconds: float,
         source: Tier,
         course: Course,
-        prior_factor: float,
         model_version: str,
         moment: Moment,
     ) -> None:
         """Write a forecast of a copy, with the range that `EngineEstimates` would answer."""
         if not self.supported_kv_state:
             return
-        interval = interval_along(self.intervals[target], source, course, prior_factor)
+        interval = interval_along(self.intervals[target], source, course)
         self._enter(target, subject, starts_seconds, interval, model_version, moment)
 
     def _enter(

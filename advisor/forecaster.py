@@ -55,7 +55,8 @@ class Forecaster:
         self.intervals = self.writer.intervals
         self.inflight = InflightForecasts(self.writer, self.lookahead, self.mover, requests)
         self.interference = Interferences()
-        self.unforecast = 0  # arrivals too far from their first token, or of unsupported state
+        self.unforecast = 0  # arrivals whose first token cannot be told, or of unsupported state
+        self.extrapolated = 0  # arrivals whose first token is farther off than a roll reaches
         self._requests = requests
 
     @property
@@ -90,7 +91,6 @@ class Forecaster:
             decided.decided_seconds,
             decided.source,
             self.mover.ordered(copy, open_copies),
-            model.prior_factor,
             model.version,
             moment,
         )
@@ -202,20 +202,21 @@ class Forecaster:
                 arrived.arrived_seconds,
                 elapsed + rolled.scheduled_seconds,
                 queue_cell(state, ahead),
-                self.lookahead.version,
+                self.lookahead.version_of(rolled, rolled.scheduled_seconds),
                 moment,
             )
-        self.inflight.follow(state, rolled.mark_seconds, arrived.arrived_seconds, moment)
+        self.inflight.follow(state, rolled, arrived.arrived_seconds, moment)
         if rolled.first_token_seconds is None:
             self.unforecast += 1
             return
+        self.extrapolated += rolled.first_token_seconds > rolled.horizon_seconds
         self.writer.write(
             Target.TTFT,
             arrived.request_id,
             arrived.arrived_seconds,
             elapsed + rolled.first_token_seconds,
             request_cell(state),
-            self.lookahead.version,
+            self.lookahead.version_of(rolled, rolled.first_token_seconds),
             moment,
         )
 
@@ -226,8 +227,8 @@ class Forecaster:
             mark = self.inflight.mark_of(state)
             if mark is not None:
                 leader = self._requests.live[mark.request_id]
-                seconds = self.inflight.ready_seconds(leader, mark.tokens, moment)
-                self.inflight.follow(state, seconds, moment[1], moment)
+                rolled = self.inflight.rolled_to(leader, mark.tokens, moment)
+                self.inflight.follow(state, rolled, moment[1], moment)
 
     def passed_over(self, state: RequestState, seconds: float, moment: Moment) -> None:
         """The scheduler passed over a request, maybe for loads that others ordered."""
@@ -242,7 +243,8 @@ class Forecaster:
             moment,
         )
         self.inflight.progressed(state, state.computed_tokens, record.scheduled_seconds, moment)
-        seconds = self.lookahead.roll(state, moment).first_token_seconds
+        rolled = self.lookahead.roll(state, moment)
+        seconds = rolled.first_token_seconds
         if seconds is None:
             return
         self.writer.write(
@@ -251,7 +253,7 @@ class Forecaster:
             record.scheduled_seconds,
             max(0.0, moment[1] - record.scheduled_seconds) + seconds,
             token_bin(state.remaining_prompt_tokens),
-            self.lookahead.version,
+            self.lookahead.version_of(rolled, seconds),
             moment,
         )
 

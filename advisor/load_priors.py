@@ -18,6 +18,8 @@ GENERIC_CURVE = LoadCurve(0.0, 5e-6, 10e9)
 GENERIC_OVERHEAD_SECONDS = 1e-3
 PROFILED_OVERHEAD_SECONDS = 1e-4
 GENERIC_FACTOR = 4.0  # machines' links are known to a few times
+TYPICAL_COPY_SECONDS = 1e-2
+LARGEST_TOLD_FACTOR = 1e3
 READ = "read"  # how profiles call the mover of a disk
 TIER_NAMES = frozenset(map(str, Tier))
 MOVER_NAMES = frozenset(map(str, CopyMethod)) | {READ}
@@ -51,6 +53,15 @@ class Prior(NamedTuple):
         """What the copy takes by this curve, in the mover."""
         curve = self.contended if beside_compute else self.quiet
         return curve.seconds(payload_bytes, fragments)
+
+    def factor_after(self, wait_seconds: float) -> float:
+        """How far a copy may be off with a wait before it of which no profile says anything.
+
+        In the proportion of that wait and a typical copy: by the copy's own, whatever is surely
+        known of its wait, a larger one could seem to be over sooner.
+        """
+        whole = wait_seconds + TYPICAL_COPY_SECONDS
+        return (wait_seconds * GENERIC_FACTOR + TYPICAL_COPY_SECONDS * self.factor) / whole
 
     @property
     def overhead_seconds(self) -> float:
@@ -98,7 +109,7 @@ class LoadPriors:
         if self.kind is PriorKind.GENERIC:
             return None
         paths = tuple(
-            PathStart(*path, _told(prior.quiet), _told(prior.contended))
+            PathStart(*path, _told(prior.quiet), _told(prior.contended), prior.factor)
             for path, prior in self._paths.items()
             if {path.source, path.destination} <= TIER_NAMES and path.mover in MOVER_NAMES
         )
@@ -113,7 +124,7 @@ class LoadPriors:
             kind = PriorKind(start.kind)
             paths = {
                 Path(one.source, one.destination, one.mover): Prior(
-                    kind, _curve(one.quiet), _curve(one.contended)
+                    kind, _curve(one.quiet), _curve(one.contended), _factor(one.factor)
                 )
                 for one in start.paths
             }
@@ -133,6 +144,12 @@ def _told(curve: LoadCurve) -> CurveStart:
         curve.first_octave,
         curve.knots,
     )
+
+
+def _factor(told: float) -> float:
+    if not 1.0 < told <= LARGEST_TOLD_FACTOR:
+        raise ProfileError(f"factor={told}: copies lie within some times of what is believed")
+    return told
 
 
 def _curve(told: CurveStart) -> LoadCurve:

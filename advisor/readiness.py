@@ -107,6 +107,7 @@ class LoadModel:
             payload_bytes,
             mover.seconds(payload_bytes, fragments),
             mover.seconds_per_byte(payload_bytes, fragments),
+            mover.prior.factor,
         )
 
     @property
@@ -207,7 +208,8 @@ class Mover:
         busy, shared = copy.step_seconds > 0.0, shared_ratio((wait, wait + alone), others)
         service = mover.seconds(size, fragments, beside_compute=busy, shared_ratio=shared)
         slope = mover.seconds_per_byte(size, fragments, beside_compute=busy, shared_ratio=shared)
-        return Course(size, wait + service, slope)
+        submitted = wait - copy.backlog_seconds
+        return Course(size, wait + service, slope, mover.prior.factor_after(submitted))
 
     def left_seconds(self, copy: Copy, now_seconds: float) -> float:
         """Predicted seconds until a copy that was ordered is usable."""

@@ -36,6 +36,7 @@ class PathStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     mover: Name
     quiet: CurveStart
     contended: CurveStart
+    factor: float = 4.0  # first copies lie within so many times; the default is what it was untold
 
 
 class LoadStart(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from kvready.advisor import copy_ranges
 from kvready.advisor.copy_ranges import Course, Node, interval_along, nodes_of, range_along
 from kvready.advisor.engine_estimates import INTO_HBM, EngineEstimates
 from kvready.advisor.forecast_writer import ForecastWriter
-from kvready.advisor.intervals import Intervals
+from kvready.advisor.intervals import PRIOR_FACTOR, Intervals
 from kvready.advisor.ledger import Forecast, Ledger, Target
 from kvready.advisor.load_curve import LoadCurve
 from kvready.advisor.load_priors import LoadPriors, Path, Prior, PriorKind
@@ -67,7 +67,7 @@ class Link:
 
     def copy(self, method: CopyMethod | None, size: int, fragments: int, error: float) -> None:
         course = self.model.course(size, fragments)
-        interval = interval_along(self.intervals, self.source, course, self.model.prior_factor)
+        interval = interval_along(self.intervals, self.source, course)
         seconds = course.seconds * math.exp(error)
         interval.settle(seconds)
         self.model.mover(method).learn(size, fragments, seconds)
@@ -86,9 +86,7 @@ class Link:
         writer.intervals[Target.LOAD] = self.intervals
         course = self.model.course(size, fragments)
         waiting = course._replace(seconds=course.seconds + waits)
-        writer.write_copy(
-            Target.LOAD, "1", 0.0, self.source, waiting, self.model.prior_factor, "", (0, 0.0)
-        )
+        writer.write_copy(Target.LOAD, "1", 0.0, self.source, waiting, "", (0, 0.0))
         return written[0]
 
 
@@ -157,12 +155,15 @@ def test_there_is_no_step_where_one_octave_ends(
 ) -> None:
     intervals = Intervals()
     for _, _, count, error in copies:
-        course = Course(count * 64 * KIB, 1.0, 0.0)
+        course = Course(count * 64 * KIB, 1.0, 0.0, PRIOR_FACTOR)
         interval_along(intervals, Tier.HOST, course).settle(math.exp(error))
-    nodes = nodes_of(intervals, Tier.HOST)
+    nodes = nodes_of(intervals, Tier.HOST, PRIOR_FACTOR)
     for edge in (1 << octave, round(math.sqrt(2.0) * (1 << octave))):
         before, after = (
-            range_along(nodes, Course(size, curve.seconds(size, 1.0), 1.0 / curve.bytes_per_second))
+            range_along(
+                nodes,
+                Course(size, curve.seconds(size, 1.0), 1.0 / curve.bytes_per_second, PRIOR_FACTOR),
+            )
             for size in (edge, edge + 1)
         )
         # A byte in more than 512: at most that much of what an octave may change, a thousandfold.
@@ -172,7 +173,7 @@ def test_there_is_no_step_where_one_octave_ends(
 def test_in_the_middle_of_its_octave_a_copy_has_that_octaves_own_interval() -> None:
     intervals = Intervals()
     size = round(math.sqrt(2.0) * MIB)
-    course = Course(size, 0.01, 0.01 / size)
+    course = Course(size, 0.01, 0.01 / size, PRIOR_FACTOR)
     for turn in range(200):
         interval_along(intervals, Tier.HOST, course).settle(0.01 * math.exp(0.3 * math.sin(turn)))
     own = intervals.around(interval_along(intervals, Tier.HOST, course).shape_cell, 0.01)
@@ -197,8 +198,10 @@ def test_pooling_is_isotonic_regression(values: list[tuple[float, float]]) -> No
 def test_no_size_is_beyond_the_octaves() -> None:
     for size in (0, 1, 1 << SMALLEST_OCTAVE, 1 << LARGEST_OCTAVE, 1 << 60):
         intervals = Intervals()
-        interval_along(intervals, Tier.HOST, Course(size, 0.1, 0.0)).settle(0.2)
-        found = range_along(nodes_of(intervals, Tier.HOST), Course(size, 0.1, 0.0))
+        interval_along(intervals, Tier.HOST, Course(size, 0.1, 0.0, PRIOR_FACTOR)).settle(0.2)
+        found = range_along(
+            nodes_of(intervals, Tier.HOST, PRIOR_FACTOR), Course(size, 0.1, 0.0, PRIOR_FACTOR)
+        )
         assert is_ordered(found)
         assert found.p50 == pytest.approx(0.1, rel=0.5)
 

@@ -5,18 +5,29 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 
-from kvready.advisor.copy_model import COPIES_TO_JUDGE, CopyModel
+from kvready.advisor.copy_model import COPIES_TO_JUDGE, LARGEST_FACTOR, CopyModel
+from kvready.advisor.copy_ranges import interval_along
+from kvready.advisor.intervals import Intervals
 from kvready.advisor.link_curves import priors_of
 from kvready.advisor.link_sharing import shared_ratio, shares_link
 from kvready.advisor.load_curve import LoadCurve
-from kvready.advisor.load_priors import GENERIC, NO_PROFILE, LoadPriors, Path, Prior, PriorKind
+from kvready.advisor.load_priors import (
+    GENERIC,
+    NO_PROFILE,
+    TYPICAL_COPY_SECONDS,
+    LoadPriors,
+    Path,
+    Prior,
+    PriorKind,
+)
 from kvready.advisor.online_scale import OnlineScale
 from kvready.advisor.readiness import LoadModel, Mover
 from kvready.advisor.requests import Copy
 from kvready.collectors.records import CopyMethod, LoadDecided, Tier
-from kvready.kernels.profile import Cost, Curve, LinkProfile, Machine, Provenance, Sample
+from kvready.kernels.profile import Claim, Cost, Curve, LinkProfile, Machine, Provenance, Sample
 
 BLOCK_BYTES, BLOCK_FRAGMENTS = 4 << 20, 64
 PAGES, GATHER = CopyMethod.DMA_PER_PAGE, CopyMethod.GATHER
@@ -162,7 +173,9 @@ def measured(truth: LoadCurve, *, contended: bool, scatter: float = 0.03) -> Cur
 def test_a_published_cost_is_passed_on_as_it_is() -> None:
     prior = priors_of(published(gather=40e9)).prior(*LOAD, GATHER)
     assert prior.kind is PriorKind.PUBLISHED
-    assert prior.quiet.as_floats() == LoadCurve(1e-5, 1e-7, 40e9).as_floats()
+    curve = prior.quiet
+    assert (curve.overhead_seconds, curve.fragment_seconds, curve.knots) == (1e-5, 1e-7, ())
+    assert curve.bytes_per_second == pytest.approx(40e9)
 
 
 def test_a_measured_profile_gives_its_curves_alone_and_beside_compute() -> None:
@@ -180,6 +193,63 @@ def test_a_measured_profile_gives_its_curves_alone_and_beside_compute() -> None:
         for beside, truth in ((False, quiet), (True, contended)):
             fitted = prior.seconds(payload, fragments, beside_compute=beside)
             assert fitted == pytest.approx(truth.seconds(payload, fragments), rel=0.05)
+
+
+def here(*curves: Curve) -> LinkProfile:
+    return LinkProfile("here", Provenance.MEASURED, Machine("cpu", 8, "linux"), curves)
+
+
+def test_what_a_profile_knows_of_itself_says_how_far_copies_may_be_off() -> None:
+    truth = LoadCurve(1e-5, 1e-7, 20e9)
+
+    def factor(profile: LinkProfile) -> float:
+        return priors_of(profile).prior(*LOAD, GATHER).factor
+
+    exact = factor(here(measured(truth, contended=False, scatter=0.0)))
+    rough = factor(here(measured(truth, contended=False, scatter=0.2)))
+    wild = factor(here(measured(truth, contended=False, scatter=1.0)))
+    claimed = factor(published(gather=20e9))
+    # An engine's own factor is all that is left where samples are met exactly.
+    assert exact == pytest.approx(LARGEST_FACTOR, rel=0.01)
+    # Nine in ten of a normal law lie within 1.645 deviations.
+    assert math.log(rough) == pytest.approx(math.hypot(math.log(2.0), 1.645 * 0.2), rel=0.05)
+    assert exact < rough < claimed < wild
+    assert wild == GENERIC.factor
+    claims = Claim("gather", "prediction", 10.0, 20.0, "GB/s", "paper")
+    disagreeing = msgspec.structs.replace(published(gather=20e9), claims=(claims,))
+    assert claimed < factor(disagreeing) < GENERIC.factor
+
+
+def test_both_conditions_count_and_one_size_says_nothing() -> None:
+    truth = LoadCurve(1e-5, 1e-7, 20e9)
+    quiet = measured(truth, contended=False, scatter=0.01)
+    contended = measured(truth, contended=True, scatter=0.3)
+    both, alone = (priors_of(here(*curves)) for curves in ((quiet, contended), (contended,)))
+    assert both.prior(*LOAD, GATHER).factor == alone.prior(*LOAD, GATHER).factor
+    one_size = msgspec.structs.replace(quiet, samples=quiet.samples[:4])
+    assert priors_of(here(one_size)).prior(*LOAD, GATHER).factor == GENERIC.factor
+
+
+def test_a_wait_is_no_better_known_for_a_profile() -> None:
+    curve = LoadCurve(1e-5, 1e-7, 20e9)
+    prior = Prior(PriorKind.MEASURED, curve, curve, 2.0)
+    assert prior.factor_after(0.0) == 2.0
+    factors = [prior.factor_after(wait) for wait in (0.001, 0.01, 0.1, 10.0)]
+    assert factors == sorted(factors)
+    assert prior.factor_after(TYPICAL_COPY_SECONDS) == pytest.approx((2.0 + GENERIC.factor) / 2.0)
+    assert GENERIC.factor_after(0.3) == pytest.approx(GENERIC.factor)
+
+
+def test_before_its_first_copy_an_interval_is_as_wide_as_the_prior_says() -> None:
+    for factor in (1.5, 3.0):
+        curve = LoadCurve(1e-5, 1e-7, 20e9)
+        paths = {Path("host", "hbm", "gather"): Prior(PriorKind.MEASURED, curve, curve, factor)}
+        link = Link(LoadPriors(PriorKind.MEASURED, "here", "abc", paths))
+        link.mover.announce(GATHER)
+        course = link.mover.model(*LOAD).course(4 << 30, 1024)
+        interval = interval_along(Intervals(), Tier.HOST, course)
+        assert interval.high_seconds == pytest.approx(factor * course.seconds, rel=0.05)
+        assert interval.low_seconds == pytest.approx(course.seconds / factor, rel=0.05)
 
 
 def test_a_path_that_a_profile_lacks_stays_generic_and_says_so() -> None:

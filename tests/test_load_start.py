@@ -96,23 +96,35 @@ def test_a_recording_from_before_headers_told_replays_as_it_did() -> None:
     assert play(RECORDED).pipeline.priors is NO_PROFILE
 
 
-@given(CURVES, CURVES)
-def test_curves_come_back_bit_by_bit(quiet: LoadCurve, contended: LoadCurve) -> None:
+@given(CURVES, CURVES, st.floats(1.001, 100.0))
+def test_curves_come_back_bit_by_bit(quiet: LoadCurve, contended: LoadCurve, factor: float) -> None:
     path = LinkPath("host", "hbm", "gather")
-    prior = Prior(PriorKind.MEASURED, quiet, contended)
+    prior = Prior(PriorKind.MEASURED, quiet, contended, factor)
     told = LoadPriors(PriorKind.MEASURED, "here", "0123", {path: prior}).told()
     again = LoadPriors.of_told(msgspec.json.decode(msgspec.json.encode(told), type=LoadStart))
-    found = again.prior(Tier.HOST, Tier.HBM, CopyMethod.GATHER)
-    for before, after in ((quiet, found.quiet), (contended, found.contended)):
-        assert before.as_floats() == after.as_floats()
     assert again.told() == told
+    found = again.prior(Tier.HOST, Tier.HBM, CopyMethod.GATHER)
+    assert found.factor == factor
+    for before, after in ((quiet, found.quiet), (contended, found.contended)):
+        assert before.seconds(1 << 20, 7) == after.seconds(1 << 20, 7)
+
+
+def test_a_header_from_before_factors_were_told_has_the_one_that_was_used() -> None:
+    curve = [0.0, 0.0, 1e9, 0.0, []]
+    paths = [["host", "hbm", "gather", curve, curve]]
+    start = {"kind": "measured", "name": "here", "calibration_id": "0", "paths": paths}
+    told = msgspec.convert(start, LoadStart)
+    assert LoadPriors.of_told(told).prior(Tier.HOST, Tier.HBM, CopyMethod.GATHER).factor == 4.0
 
 
 def test_a_header_with_figures_that_no_link_has_is_refused(tmp_path: Path) -> None:
     curve = CurveStart(0.0, 0.0, -1.0, 0.0, ())
     path = PathStart("host", "hbm", "gather", curve, curve)
+    right = CurveStart(0.0, 0.0, 1e9, 0.0, ())
+    sure = PathStart("host", "hbm", "gather", right, right, 1.0)
     for start in (
         LoadStart("measured", "here", "0123", (path,)),
+        LoadStart("measured", "here", "0123", (sure,)),
         LoadStart("guessed", "here", "0123", ()),
     ):
         with pytest.raises(RecordingError, match="record anew"):
