@@ -74,7 +74,7 @@ class Verdict(msgspec.Struct, frozen=True):
     ways: tuple[Way, ...] = ()
     break_even: BreakEven | None = None
     interference: Interference | None = None
-    tolerated: bool | None = None  # None: not measured, or the caller named no bound
+    tolerated: bool | None = None  # None: not known for sure, or the caller named no bound
     not_included: tuple[str, ...] = ()  # stages of which nothing is known; their seconds lack
 
 
@@ -182,12 +182,19 @@ def _holds_up(way: Way) -> bool:
 
 
 def is_tolerated(causes: Interference, tolerates: Tolerates) -> bool | None:
-    """Whether a load stays within what the caller accepts. None: no bound, or not all measured."""
+    """Whether a load stays within what the caller accepts, by its whole interval.
+
+    None: no bound was named, not all was measured, or an interval holds the bound.
+    """
     within: list[bool | None] = []
     for name in Tolerates.__struct_fields__:
-        bound, measured = getattr(tolerates, name), getattr(causes, name)
-        if bound is not None:
-            within.append(None if measured is None else measured <= bound)
+        bound, caused = getattr(tolerates, name), causes.interval(name)
+        if bound is None:
+            continue
+        if caused is None or caused.low <= bound < caused.high:
+            within.append(None)
+        else:
+            within.append(caused.high <= bound)
     if False in within:
         return False
     return None if None in within or not within else True

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from kvready.advisor.ranges import Range
 from kvready.collectors.records import OverlapMode, Tier
+
+Times = Annotated[float, Meta(ge=0)]
+
+
+class Between(msgspec.Struct, frozen=True, gc=False):
+    """Bounds of a factor."""
+
+    low: Times
+    high: Times
 
 
 class Interference(msgspec.Struct, frozen=True, gc=False):
@@ -16,6 +26,14 @@ class Interference(msgspec.Struct, frozen=True, gc=False):
     sm_share: float | None = None
     prefill_slowdown: float | None = None  # step beside a load over a quiet step; 1 is none
     decode_slowdown: float | None = None
+    prefill_slowdown_interval: Between | None = None  # holds it as often as ranges of seconds do
+    decode_slowdown_interval: Between | None = None
+
+    def interval(self, name: str) -> Between | None:
+        """The bounds of one of the first three members; one without any is exact."""
+        figure: float | None = getattr(self, name)
+        bounds: Between | None = getattr(self, f"{name}_interval", None)
+        return bounds or (None if figure is None else Between(figure, figure))
 
 
 class Estimates(Protocol):

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
-from kvready.advisor.estimates import Interference
+from kvready.advisor.estimates import Between, Interference
 from kvready.advisor.link_sharing import Span
 from kvready.collectors.records import BatchFinished, BatchPlanned
 
@@ -97,12 +97,20 @@ class Interferences:
         return [one for one in found if one is not None]
 
     def measured(self) -> Interference:
-        """As a decision asks for it: the factors, no smaller than none."""
+        """As a decision asks for it: the factors with their bounds, no smaller than none."""
         prefill, decode = (self.slowdown(kind) for kind in BatchKind)
         return Interference(
             prefill_slowdown=max(1.0, prefill.factor) if prefill else None,
             decode_slowdown=max(1.0, decode.factor) if decode else None,
+            prefill_slowdown_interval=_between(prefill),
+            decode_slowdown_interval=_between(decode),
         )
+
+
+def _between(slowdown: Slowdown | None) -> Between | None:
+    if slowdown is None:
+        return None
+    return Between(max(1.0, slowdown.low), max(1.0, slowdown.high))
 
 
 def _window() -> deque[float]:

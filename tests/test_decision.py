@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plain_estimates import PlainEstimates
 
 from kvready.advisor.decision import Decision, Reason, Tolerates, Verdict, decide, is_tolerated
-from kvready.advisor.estimates import Interference
+from kvready.advisor.estimates import Between, Interference
 from kvready.advisor.holding import Holding, Portion
 from kvready.advisor.overlap import usable_batch_seconds
 from kvready.advisor.ranges import Range
@@ -196,6 +196,9 @@ def test_a_queue_of_which_nothing_is_known_is_named_as_left_out() -> None:
     assert decide(on_host(9), QUIET).not_included == ()
 
 
+SLOWED = Interference(decode_slowdown=1.2, decode_slowdown_interval=Between(1.1, 1.4))
+
+
 @pytest.mark.parametrize(
     ("causes", "tolerates", "expected"),
     [
@@ -205,9 +208,13 @@ def test_a_queue_of_which_nothing_is_known_is_named_as_left_out() -> None:
         (Interference(sm_share=0.1), Tolerates(sm_share=0.1), True),
         (Interference(sm_share=0.1), Tolerates(sm_share=0.1, decode_slowdown=1.1), None),
         (Interference(decode_slowdown=1.2), Tolerates(sm_share=0.1, decode_slowdown=1.1), False),
+        (SLOWED, Tolerates(decode_slowdown=1.05), False),
+        (SLOWED, Tolerates(decode_slowdown=1.1), None),
+        (SLOWED, Tolerates(decode_slowdown=1.3), None),
+        (SLOWED, Tolerates(decode_slowdown=1.4), True),
     ],
 )
-def test_a_load_is_tolerated_only_where_all_that_counts_was_measured(
+def test_a_load_is_tolerated_only_where_all_that_counts_was_measured_and_is_sure(
     causes: Interference, tolerates: Tolerates, expected: bool | None
 ) -> None:
     assert is_tolerated(causes, tolerates) is expected

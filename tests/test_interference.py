@@ -7,7 +7,9 @@ import random
 import pytest
 from story import ENGINE, Story, decode, prefill
 
+from kvready.advisor.estimates import Between
 from kvready.advisor.interference import MIN_BATCHES, BatchKind, Interferences
+from kvready.advisor.ledger import NOMINAL_COVERAGE
 from kvready.advisor.link_sharing import Span
 from kvready.advisor.report import build_report
 from kvready.advisor.report_text import slowdown_text
@@ -70,7 +72,17 @@ def test_prefill_and_decode_are_told_apart_and_no_slowdown_is_none() -> None:
     assert interferences.slowdown(BatchKind.DECODE) is None
     measured = interferences.measured()
     assert (measured.prefill_slowdown, measured.decode_slowdown) == (1.0, None)
-    assert measured.sm_share is None
+    assert (measured.sm_share, measured.decode_slowdown_interval) == (None, None)
+    assert measured.prefill_slowdown_interval == Between(1.0, 1.0)
+
+
+def test_an_answer_has_the_bounds_that_the_report_has() -> None:
+    interferences = scattered(1.5, 60, 100, 1)
+    [found] = interferences.slowdowns
+    measured = interferences.measured()
+    assert measured.decode_slowdown == found.factor
+    assert measured.decode_slowdown_interval == Between(found.low, found.high)
+    assert found.nominal_coverage_ratio >= NOMINAL_COVERAGE
 
 
 def test_an_engines_loads_are_held_against_its_batches() -> None:
