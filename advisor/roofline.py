@@ -9,6 +9,7 @@ and the fixed time are assumptions, not measurements: evidence from batches repl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from kvready.advisor.compute import ComputePrior
@@ -61,15 +62,15 @@ class Roofline:
     ) -> None:
         self.shape = shape
         self.fixed_seconds = fixed_seconds
-        self._flops = tensor_parallel * mfu * device.flops
-        self._bandwidth = tensor_parallel * device.hbm_bytes_per_second
+        self.flops_per_second = tensor_parallel * mfu * device.flops
+        self.bytes_per_second = tensor_parallel * device.hbm_bytes_per_second
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         """All weights, read once a batch."""
         return self.shape.total_parameters * WEIGHT_BYTES
 
-    @property
+    @cached_property
     def pair_flops(self) -> int:
         """Of a new token attending to one token: its scores and its weighted values."""
         shape, latent = self.shape, self.shape.latent
@@ -88,17 +89,22 @@ class Roofline:
     def batch_seconds(self, chunks: Sequence[Chunk]) -> float:
         """A batch of prefills, or of decodes as chunks of one token."""
         kv_tokens = sum(chunk.new_tokens + chunk.context_tokens for chunk in chunks)
-        moved = self.weight_bytes + kv_tokens * self._kv_bytes
-        computed = sum(map(self.flops, chunks)) / self._flops
-        return self.fixed_seconds + max(computed, moved / self._bandwidth)
+        return self.seconds(sum(map(self.flops, chunks)), kv_tokens)
+
+    def seconds(self, flops: float, kv_tokens: int) -> float:
+        """A batch that computes so much and touches the KV of so many tokens."""
+        moved = self.weight_bytes + kv_tokens * self.kv_bytes
+        return self.fixed_seconds + max(
+            flops / self.flops_per_second, moved / self.bytes_per_second
+        )
 
     def prior(self, name: str) -> ComputePrior:
         """As coefficients. The fit is linear: it adds what the roofline takes the larger of, so
         that batches bound by neither alone start out too slow, by a factor of two at most."""
-        batch = self.fixed_seconds + self.weight_bytes / self._bandwidth
-        token = self._token_flops / self._flops
-        pair = self.pair_flops / self._flops
-        context = self._kv_bytes / self._bandwidth
+        batch = self.fixed_seconds + self.weight_bytes / self.bytes_per_second
+        token = self._token_flops / self.flops_per_second
+        pair = self.pair_flops / self.flops_per_second
+        context = self.kv_bytes / self.bytes_per_second
         return ComputePrior(
             f"roofline:{name.replace(' ', '_')}",
             f"roofline of {name}: data sheet, MFU {ASSUMED_MFU} and "
@@ -107,10 +113,11 @@ class Roofline:
             (batch, token, context),
         )
 
-    @property
+    @cached_property
     def _token_flops(self) -> float:
         return 2.0 * self.shape.active_linear_parameters
 
-    @property
-    def _kv_bytes(self) -> int:
+    @cached_property
+    def kv_bytes(self) -> int:
+        """Of a token, on all ranks together."""
         return self.shape.layout(page_tokens=1).kv_bytes_per_token

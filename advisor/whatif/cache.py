@@ -1,0 +1,193 @@
+"""HBM, host memory and disk as one simulated cache of prefixes.
+
+Blocks that requests hold stay in HBM; what is not a whole block yet (a prompt's tail, room for
+its output) counts in tokens. Blocks go down by the backup policy and reach the disk when host
+memory evicts them; writing to disk costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvready.advisor.whatif.live_request import LiveRequest
+from kvready.advisor.whatif.scenario import Backup, Tiers
+from kvready.advisor.whatif.tier import Tier
+
+
+class Match(NamedTuple):
+    """How much of a chain is resident, block by block from its beginning."""
+
+    blocks: int  # resident in HBM or host memory before the first that is in neither
+    load_blocks: tuple[int, ...]  # of those, in host memory alone
+    disk_blocks: tuple[int, ...]  # that follow, on disk
+
+
+class Cache:
+    """Which block is where, and what HBM has room for."""
+
+    def __init__(self, tiers: Tiers, token_bytes: int, block_tokens: int) -> None:
+        block_bytes = token_bytes * block_tokens
+        self.block_tokens = block_tokens
+        self.hbm_tokens = tiers.hbm_bytes // token_bytes
+        self.hbm = Tier(self.hbm_tokens // block_tokens)
+        self.host = Tier(tiers.host_bytes // block_bytes)
+        self.disk = Tier(tiers.disk_bytes // block_bytes if self.host.capacity_blocks else 0)
+        self.private_tokens = 0
+        self.duplicate_blocks = 0  # computed beside somebody who brings them, or has brought them
+        self.computing: dict[int, int] = {}  # how many admitted requests will bring a block
+        self._backup = tiers.backup if self.host.capacity_blocks else None
+        self._uses: dict[int, int] = {}  # of blocks in HBM, for a selective backup
+        self._backup_uses = tiers.backup_uses
+        self._writing: set[int] = set()  # on their way to the host
+        self._evicted: list[int] = []  # from HBM, to be written back
+
+    @property
+    def room_tokens(self) -> int:
+        """Of HBM, that no request holds."""
+        return self.hbm_tokens - self.private_tokens - len(self.hbm.holds) * self.block_tokens
+
+    def match(self, blocks: Sequence[int], below_hbm: bool = True) -> Match:
+        """What a chain finds now, in HBM and perhaps below."""
+        idle, holds = self.hbm.idle, self.hbm.holds
+        host_idle, host_holds = self.host.idle, self.host.holds
+        loads: list[int] = []
+        count = 0
+        for block in blocks:
+            if not (block in holds or block in idle):
+                if not below_hbm or not (block in host_idle or block in host_holds):
+                    break
+                loads.append(block)
+            count += 1
+        disk: tuple[int, ...] = ()
+        if below_hbm and self.disk.idle and count < len(blocks):
+            disk = self._on_disk(blocks[count:])
+        return Match(count, tuple(loads), disk)
+
+    def room_needed(self, live: LiveRequest, match: Match) -> int:
+        """Tokens of HBM that its admission takes, of those that nobody holds."""
+        holds = self.hbm.holds
+        resident = live.request.blocks[: match.blocks]
+        held = sum(block in holds for block in resident)
+        return live.reserved_tokens - held * self.block_tokens
+
+    def admit(self, live: LiveRequest, match: Match) -> list[int]:
+        """Reserve its HBM. What it loads is in HBM from now on, what it computes once it has.
+
+        Returns the blocks that its hits want backed up.
+        """
+        request = live.request
+        hits = request.blocks[: match.blocks]
+        live.held_blocks = list(hits)
+        live.new_blocks = list(request.blocks[match.blocks :])
+        live.private_tokens = live.reserved_tokens - len(hits) * self.block_tokens
+        self.private_tokens += live.private_tokens
+        self.hbm.hold(hits)
+        self.host.hold(match.load_blocks)
+        self.host.use(hits)
+        self._make_room()
+        self._will_compute(live.new_blocks)
+        return self._used(hits)
+
+    def loaded(self, blocks: Sequence[int]) -> None:
+        """A load is done: host memory may evict its copies again."""
+        self.host.release(blocks)
+        self._to_disk(self.host.evict(len(self.host) - self.host.capacity_blocks))
+
+    def computed(self, live: LiveRequest) -> list[int]:
+        """Its prefill is done: its blocks can be found. Returns those to be backed up."""
+        computing = self.computing
+        for block in live.new_blocks:
+            if computing[block] == 1:
+                del computing[block]
+            else:
+                computing[block] -= 1
+        return self._brought(live, live.new_blocks)
+
+    def finished(self, live: LiveRequest) -> list[int]:
+        """It leaves: its blocks, its output's too, stay until evicted. Returns those to back up."""
+        backups = self._brought(live, live.request.output_blocks)
+        self.hbm.release(live.held_blocks)
+        self.private_tokens -= live.private_tokens
+        live.held_blocks = []
+        live.private_tokens = 0
+        return backups
+
+    def written(self, blocks: Sequence[int]) -> None:
+        """A copy into host memory is done."""
+        self._writing.difference_update(blocks)
+        if self._backup is not Backup.EVICTED:
+            self.hbm.release(blocks)
+        self.to_host(blocks)
+
+    def to_host(self, blocks: Sequence[int]) -> None:
+        """A chain comes into host memory."""
+        self._to_disk(self.host.put(blocks))
+
+    def take_evicted(self) -> list[int]:
+        """Blocks that HBM gave up and that have to be written back first."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def _brought(self, live: LiveRequest, blocks: Sequence[int]) -> list[int]:
+        self.hbm.hold(blocks)
+        live.held_blocks.extend(blocks)
+        tokens = len(blocks) * self.block_tokens
+        live.private_tokens -= tokens
+        self.private_tokens -= tokens
+        return self._used(blocks)
+
+    def _used(self, blocks: Sequence[int]) -> list[int]:
+        """Count a use of each; returns those due for a backup, which hold on to HBM until then."""
+        if self._backup is None or self._backup is Backup.EVICTED:
+            return []
+        due: Sequence[int] = blocks
+        if self._backup is Backup.SELECTIVE:
+            uses, threshold = self._uses, self._backup_uses
+            due = []
+            for block in blocks:
+                count = uses.get(block, 0) + 1
+                uses[block] = count
+                if count >= threshold:
+                    due.append(block)
+        host, writing = self.host, self._writing
+        wanted = [block for block in due if block not in writing and block not in host]
+        self.hbm.hold(wanted)
+        writing.update(wanted)
+        return wanted
+
+    def _will_compute(self, blocks: Sequence[int]) -> None:
+        computing = self.computing
+        for block in blocks:
+            count = computing.get(block, 0)
+            computing[block] = count + 1
+            if count or block in self.hbm or block in self.host or block in self.disk.idle:
+                self.duplicate_blocks += 1
+
+    def _make_room(self) -> None:
+        hbm = self.hbm
+        resident = (len(hbm.idle) + len(hbm.holds)) * self.block_tokens + self.private_tokens
+        excess = resident - self.hbm_tokens
+        if excess <= 0:
+            return
+        evicted = hbm.evict(-(-excess // self.block_tokens))
+        for block in evicted:
+            self._uses.pop(block, None)
+        if self._backup is Backup.EVICTED:
+            host, writing = self.host, self._writing
+            lost = [block for block in evicted if block not in host and block not in writing]
+            writing.update(lost)
+            self._evicted.extend(reversed(lost))
+
+    def _on_disk(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        found = []
+        for block in blocks:
+            if block not in self.disk.idle:
+                break
+            found.append(block)
+        return tuple(found)
+
+    def _to_disk(self, evicted: list[int]) -> None:
+        if evicted and self.disk.capacity_blocks:
+            evicted.reverse()
+            self.disk.put(evicted)
