@@ -16,7 +16,7 @@ from kvready.advisor.ledger import Target
 from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.readiness import Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
-from kvready.advisor.rollforward import Mark
+from kvready.advisor.rollforward import Mark, Rolled
 from kvready.advisor.shape_cells import inflight_cell
 from kvready.collectors.records import BatchPlanned
 
@@ -68,11 +68,14 @@ class InflightForecasts:
         return len(self._awaited)
 
     def ready_seconds(self, state: RequestState, tokens: int, moment: Moment) -> float | None:
-        """From now until a request has computed so many tokens of its prompt; None: too far."""
+        """From now until a request has computed so many tokens of its prompt; None: untold."""
+        return self.rolled_to(state, tokens, moment).mark_seconds
+
+    def rolled_to(self, state: RequestState, tokens: int, moment: Moment) -> Rolled:
+        """Forward until a request has computed so many tokens of its prompt."""
         if state.computed_tokens >= tokens and state.is_running:
-            return 0.0
-        mark = Mark(state.arrived.request_id, tokens)
-        return self._lookahead.roll(state, moment, mark).mark_seconds
+            return Rolled(None, None, 0.0)
+        return self._lookahead.roll(state, moment, Mark(state.arrived.request_id, tokens))
 
     def copies_ready_seconds(self, copies: Iterable[Copy], moment: Moment) -> float:
         """From now until the last of these is usable."""
@@ -90,19 +93,20 @@ class InflightForecasts:
     def follow(
         self,
         state: RequestState,
-        mark_seconds: float | None,
+        rolled: Rolled,
         starts_seconds: float,
         moment: Moment,
     ) -> None:
         """A request arrived, or got another leader: forecast when that one has brought enough."""
-        mark = self.mark_of(state)
+        mark, mark_seconds = self.mark_of(state), rolled.mark_seconds
         follower = state.arrived.request_id
         if mark is None or mark_seconds is None or follower in self._awaited:
             return
         awaited = Awaited(follower, starts_seconds, mark.request_id, mark.tokens)
         if self._watch(awaited):
             cell = inflight_cell("batch", state.promised_tokens)
-            self._write(awaited, mark_seconds, cell, self._lookahead.version, moment)
+            version = self._lookahead.version_of(rolled, mark_seconds)
+            self._write(awaited, mark_seconds, cell, version, moment)
 
     def follow_copies(self, state: RequestState, begin_seconds: float, moment: Moment) -> None:
         """The engine passed a request over, for loads that others ordered."""

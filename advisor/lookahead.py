@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -24,7 +23,9 @@ from kvready.advisor.rollforward import (
 from kvready.collectors.records import BatchPlanned, EngineDescribed
 
 MAX_PLANNED_BATCHES = 64
+MAX_JOBS = 2_048  # live requests; of more, nothing is foreseen
 MODEL = "roll-forward-2"
+EXTRAPOLATED = ".extrapolated"  # to a version: beyond what a roll's bounded work has reached
 
 
 class Lookahead:
@@ -42,6 +43,10 @@ class Lookahead:
     def version(self) -> str:
         """Names the rules and the coefficients that a forecast was made with."""
         return f"{MODEL}+{self._compute.version}"
+
+    def version_of(self, rolled: Rolled, seconds: float) -> str:
+        """That of a forecast of so many seconds from now."""
+        return self.version + (EXTRAPOLATED if seconds > rolled.horizon_seconds else "")
 
     def plan(self, batch: BatchPlanned) -> None:
         """A batch was planned."""
@@ -92,6 +97,8 @@ class Lookahead:
         engine = self.engine
         if engine is None or not engine.block_tokens or not engine.supported_kv_state:
             return None
+        if len(self._requests.live) > MAX_JOBS:
+            return None
         return engine
 
     def _limits(self, engine: EngineDescribed) -> Limits:
@@ -119,6 +126,8 @@ class Lookahead:
 
     def copies_left_seconds(self, state: RequestState, moment: Moment) -> float:
         """Until the copies that were ordered for a request are usable; 0 if they are."""
+        if not state.copies and not state.waits_on:
+            return 0.0
         return max(
             (self._mover.left_seconds(copy, moment[1]) for copy in state.unfinished_copies),
             default=0.0,
@@ -135,25 +144,30 @@ class Lookahead:
         self, state: RequestState, moment: Moment, engine: EngineDescribed, disk_backlog: float
     ) -> Job:
         """A request as the roll-forward sees it."""
-        arrived = state.arrived
+        arrived, block = state.arrived, engine.block_tokens
+        prompt = arrived.prompt_tokens
         output = arrived.output_token_limit or ASSUMED_OUTPUT_TOKENS
         waiting = state.scheduled is None
-        expected = state.expected_tokens
-        found = min(state.nominal_tokens or 0, expected) if waiting else state.computed_tokens
-        will_find = expected if waiting else found
-        blocks = math.ceil((arrived.prompt_tokens + output) / engine.block_tokens)
-        holds = bool(state.copies) or not waiting
-        to_fetch = 0 if holds else state.disk_tokens
-        fetch = self._unordered_fetch_seconds(to_fetch, disk_backlog, engine)
+        will_find = state.expected_tokens if waiting else state.computed_tokens
+        found = min(state.nominal_tokens or 0, will_find) if waiting else will_find
+        blocks = -(-(prompt + output) // block)
+        holds = not waiting or bool(state.copies)
+        load = usable_after = 0.0
+        if not holds and state.host_tokens:
+            load = self._unordered_load_seconds(state.host_tokens, engine)
+        if not holds and state.disk_tokens:
+            usable_after = self._unordered_fetch_seconds(state.disk_tokens, disk_backlog, engine)
+        if state.copies or state.waits_on:
+            usable_after = max(usable_after, self.copies_left_seconds(state, moment))
         return Job(
-            request_id=arrived.request_id,
-            prompt_tokens=arrived.prompt_tokens,
+            arrived.request_id,
+            prompt_tokens=prompt,
             context_tokens=found,
             output_left=max(1, output - state.output_tokens),
-            load_seconds=0.0 if holds else self._unordered_load_seconds(state.host_tokens, engine),
-            usable_after_seconds=max(fetch, self.copies_left_seconds(state, moment)),
-            running=state.is_running,
-            blocks_needed=0 if holds else blocks - will_find // engine.block_tokens,
+            load_seconds=load,
+            usable_after_seconds=usable_after,
+            running=not waiting and state.is_running,
+            blocks_needed=0 if holds else blocks - will_find // block,
             blocks_held=blocks if holds else 0,
             leader=state.leader,
             promised_tokens=will_find,
@@ -163,8 +177,6 @@ class Lookahead:
         self, tokens: int, backlog_seconds: float, engine: EngineDescribed
     ) -> float:
         """Until a fetch that the scheduler has not ordered yet would be in host memory."""
-        if not tokens:
-            return 0.0
         model = self._mover.model(*FROM_DISK)
         return model.wait_seconds(0.0, backlog_seconds) + model.service_seconds(
             tokens * engine.kv_bytes_per_token, tokens // engine.block_tokens
@@ -172,8 +184,6 @@ class Lookahead:
 
     def _unordered_load_seconds(self, tokens: int, engine: EngineDescribed) -> float:
         """Service of a load that the scheduler has not ordered yet."""
-        if not tokens:
-            return 0.0
         blocks = tokens // engine.block_tokens
         return self._mover.model(*INTO_HBM).service_seconds(
             tokens * engine.kv_bytes_per_token, blocks * engine.host_fragments_per_block

@@ -6,6 +6,7 @@ be loaded first has its load ordered when the scan reaches it: in overlap mode `
 is passed over until the load is ready, in the others its batch takes as long as `overlap` says. One
 whose prefix another request is computing finds what that one has computed by then.
 Steps cost what the compute model says, loads what the load model says.
+Only so much is rolled as its work allows; what lies beyond comes on as fast as what was rolled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import msgspec
 from kvready.advisor.overlap import usable_batch_seconds
 from kvready.collectors.records import BatchMember, OverlapMode
 
-MAX_STEPS = 2_000
-MAX_WORK = 100_000  # requests times steps: beyond it, the forecast would cost more than it tells
+MAX_WORK = 1_000  # looks at a request that computes, waits or loads; about 0.7 us each
 # A prefill in the future is assumed to decode this long if the request names no limit.
 ASSUMED_OUTPUT_TOKENS = 128
 UNBOUNDED = 1 << 30
@@ -84,11 +84,12 @@ class Mark(NamedTuple):
 
 
 class Rolled(NamedTuple):
-    """Seconds from now; None where that is too far to tell."""
+    """Seconds from now; None where that cannot be told."""
 
     scheduled_seconds: float | None
     first_token_seconds: float | None
     mark_seconds: float | None = None
+    horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
 
 
 NOTHING_UNDER_WAY = UnderWay()
@@ -119,7 +120,7 @@ def first_tokens(
 ) -> dict[str, float]:
     """When each has its first token, rolled once: equal to `roll_forward` of one after another.
 
-    Those too far to tell are left out.
+    Those that cannot be told are left out.
     """
     rolling = _Rolling(jobs, None, limits, link, None)
     _roll(rolling, batch_seconds, under_way)
@@ -135,24 +136,26 @@ def _roll(rolling: _Rolling, batch_seconds: BatchCost, under_way: UnderWay) -> N
         if rolling.advance(members, max(0.0, now)):
             return
     now = max(0.0, now)
-    work = 0
-    for _ in range(MAX_STEPS):
+    half = None  # the pace of the later half: by then the engine is as full as it gets
+    while rolling.work <= MAX_WORK:
+        if half is None and rolling.work > MAX_WORK // 2:
+            half = now, rolling.prefilled_tokens
         members = rolling.plan(now)
-        work += len(members) + 1
-        if work > MAX_WORK:
-            break
         step_seconds = rolling.step_seconds(now, batch_seconds(members) if members else 0.0)
         if not members:
             ready = rolling.next_ready(now)
             if ready is None:
-                break
+                return
             now = ready
             continue
         now += step_seconds
         if rolling.advance(members, now):
-            break
+            return
         if not any(member.is_prefill for member in members):
             now += rolling.skip_decodes(now, step_seconds) * step_seconds
+    if half is not None and rolling.prefilled_tokens > half[1]:
+        pace = (now - half[0]) / (rolling.prefilled_tokens - half[1])
+        rolling.extrapolate(now, pace)
 
 
 class _Rolling:
@@ -167,6 +170,7 @@ class _Rolling:
         mark: Mark | None,
     ) -> None:
         self.first_tokens: dict[str, float] = {}
+        self.work = 0  # looks at a request
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
         self.waiting = [job for job in copies if not job.running]
@@ -186,28 +190,35 @@ class _Rolling:
         self._link_free_seconds = link.busy_seconds
         self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._to_load: list[Job] = []
+        self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
+        self.prefilled_tokens = 0  # in steps that were planned here
+        self._horizon_seconds = math.inf
         self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
 
     @property
     def rolled(self) -> Rolled:
         """What is known so far."""
         first_token = self.first_tokens.get(self._subject.request_id) if self._subject else None
-        return Rolled(self._scheduled_seconds, first_token, self._mark_seconds)
+        seconds = self._scheduled_seconds, first_token, self._mark_seconds
+        return Rolled(*seconds, self._horizon_seconds)
 
     def plan(self, now: float) -> list[BatchMember]:
         """The next batch: running requests first, then waiting ones in order."""
         tokens_left = self._limits.batch_tokens or UNBOUNDED
         members: list[BatchMember] = []
         self._shares.clear()
+        self.work += 1
         for job in self.running:
             if tokens_left <= 0:
                 return members
             tokens_left -= self._join(job, tokens_left, members)
         seats = self._limits.batch_requests or UNBOUNDED
-        for job in list(self.waiting):
-            if tokens_left <= 0 or len(self.running) >= seats:
-                break
+        waiting, place = self.waiting, 0
+        while place < len(waiting) and tokens_left > 0 and len(self.running) < seats:
+            job = waiting[place]
+            self.work += 1
             if self._parks and job.usable_after_seconds > now:
+                place += 1
                 continue
             if job.blocks_needed > self._free_blocks:
                 break  # nobody overtakes the head of the queue
@@ -216,7 +227,10 @@ class _Rolling:
                 self._to_load.append(job)
                 if self._parks:
                     job.usable_after_seconds = math.inf
+                    self._copying.append(job)
+                    place += 1
                     continue
+            del waiting[place]
             self._admit(job, now)
             tokens_left -= self._join(job, tokens_left, members)
         return members
@@ -245,76 +259,106 @@ class _Rolling:
         return seconds
 
     def _overlapped(self, load_seconds: float, compute_seconds: float) -> float:
-        limits = self._limits
-        return usable_batch_seconds(limits.overlap, limits.layers, load_seconds, compute_seconds)
+        mode, layers = self._limits.overlap, self._limits.layers
+        return usable_batch_seconds(mode, layers, load_seconds, compute_seconds)
 
     def _latest_copy(self, now: float) -> float:
         """When the last copy that the step's members need, ordered before it, is usable."""
-        copies = [
-            self._by_id[name].usable_after_seconds
-            for name in self._shares
-            if name in self._by_id and self._by_id[name] not in self._to_load
-        ]
+        members = [self._by_id[name] for name in self._shares if name in self._by_id]
+        ordered = {job.request_id for job in self._to_load}
+        copies = [j.usable_after_seconds for j in members if j.request_id not in ordered]
         return max(copies, default=now)
 
     def next_ready(self, now: float) -> float | None:
         """When the next load is ready; None if nothing is loading."""
-        later = [j.usable_after_seconds for j in self.waiting if j.usable_after_seconds > now]
-        return min(later, default=None)
+        self.work += len(self._copying)
+        self._copying = [
+            job for job in self._copying if job.usable_after_seconds > now and not job.running
+        ]
+        return min((job.usable_after_seconds for job in self._copying), default=None)
 
     def advance(self, members: Sequence[BatchMember], now: float) -> bool:
         """Apply a step that ends now; True when all that is asked for is known."""
-        new_tokens = {member.request_id: member.new_tokens for member in members}
-        for job in self.running:
-            new = new_tokens.get(job.request_id)
-            if new is None:
+        has_ended = False
+        for member in members:
+            job = self._by_id.get(member.request_id)
+            if job is None or not job.running:
                 continue
-            job.context_tokens += new
+            job.context_tokens += member.new_tokens
             if job is self._marked and self._mark_seconds is None:
                 self._mark_seconds = now if job.context_tokens >= self._mark_tokens else None
-            if job.prefill_left > 0:
+            if job.context_tokens < job.prompt_tokens:
                 continue
             self.first_tokens.setdefault(job.request_id, now)
             job.output_left -= 1
             if job.output_left <= 0:
                 self._free_blocks += job.blocks_held
-        self.running = [j for j in self.running if j.output_left > 0 or j.prefill_left > 0]
+                job.running = False
+                has_ended = True
+        if has_ended:
+            self.running = [job for job in self.running if job.running]
         is_marked = self._marked is None or self._mark_seconds is not None
         if self._subject is None:
             return len(self.first_tokens) == len(self._by_id)
         return is_marked and self._subject.request_id in self.first_tokens
+
+    def extrapolate(self, now: float, token_seconds: float) -> None:
+        """What is not known yet: in order, so many seconds for a token of a prompt."""
+        self._horizon_seconds = now
+        ahead = 1  # not known by now: later than now
+        for job in (*self.running, *self.waiting):
+            found = max(job.context_tokens, job.promised_tokens)
+            if job is self._marked and self._mark_seconds is None:
+                before_mark = max(0, self._mark_tokens - found)
+                self._mark_seconds = now + (ahead + before_mark) * token_seconds
+            if job is self._subject and self._scheduled_seconds is None:
+                self._scheduled_seconds = now + ahead * token_seconds
+            ahead += max(0, job.prompt_tokens - found)
+            if job.request_id not in self.first_tokens:
+                self.first_tokens[job.request_id] = now + ahead * token_seconds
+            if job is self._subject and self._marked is None:
+                return
 
     def skip_decodes(self, now: float, step_seconds: float) -> int:
         """Advance by the steps, all like the last, in which nothing can change; their number.
 
         Until a running request ends or a load is ready, a step of decodes is followed by its like.
         """
+        self.work += len(self.running)
         steps = min((job.output_left for job in self.running), default=1) - 1
         ready = self.next_ready(now)
         if ready is not None and step_seconds > 0.0:
             steps = min(steps, int((ready - now) / step_seconds))
         if steps <= 0 or any(job.prefill_left > 0 for job in self.running):
             return 0
-        if any(self._could_admit(job, now) for job in self.waiting):
+        if self._could_admit(now):
             return 0
         for job in self.running:
             job.context_tokens += steps
             job.output_left -= steps
         return steps
 
-    def _could_admit(self, job: Job, now: float) -> bool:
+    def _could_admit(self, now: float) -> bool:
         seats = self._limits.batch_requests or UNBOUNDED
-        return (
-            (job.usable_after_seconds <= now or not self._parks)
-            and len(self.running) < seats
-            and job.blocks_needed <= self._free_blocks
-        )
+        if len(self.running) >= seats:
+            return False
+        for job in self.waiting:
+            self.work += 1
+            if job.blocks_needed <= self._free_blocks and (
+                job.usable_after_seconds <= now or not self._parks
+            ):
+                return True
+        return False
 
     def admit_members(self, members: Sequence[BatchMember]) -> None:
         """Those that a batch already holds are no longer waiting."""
         self._shares = {member.request_id: member.new_tokens for member in members}
         found = {member.request_id: member.context_tokens for member in members}
-        for job in [job for job in self.waiting if job.request_id in found]:
+        self.work += len(self.waiting)
+        admitted = [job for job in self.waiting if job.request_id in found]
+        if admitted:
+            self.waiting = [job for job in self.waiting if job.request_id not in found]
+        for job in admitted:
             self._take_blocks(job)
             self._admit(job, 0.0)
             job.context_tokens = found[job.request_id]
@@ -325,7 +369,7 @@ class _Rolling:
         job.blocks_needed = 0
 
     def _admit(self, job: Job, now: float) -> None:
-        self.waiting.remove(job)
+        job.running = True
         self.running.append(job)
         job.context_tokens = max(job.context_tokens, self._found_tokens(job))
         if job is self._subject and self._scheduled_seconds is None:
@@ -341,10 +385,15 @@ class _Rolling:
 
     def _join(self, job: Job, tokens_left: int, members: list[BatchMember]) -> int:
         """Give a request its share of a step; returns the tokens."""
-        prefill = job.prefill_left > 0
-        alone = len(self.running) + len(self.waiting) == 1  # then there is nobody to spare
-        most = tokens_left if alone else min(tokens_left, self._limits.request_tokens or UNBOUNDED)
-        new = min(job.prefill_left, most) if prefill else 1
-        members.append(BatchMember(job.request_id, new, job.context_tokens, prefill))
+        self.work += 1
+        left = job.prompt_tokens - job.context_tokens
+        if left > 0:
+            alone = len(self.running) + len(self.waiting) == 1  # then there is nobody to spare
+            most = self._limits.request_tokens or UNBOUNDED
+            new = min(left, tokens_left if alone else min(tokens_left, most))
+            self.prefilled_tokens += new
+        else:
+            new = 1
+        members.append(BatchMember(job.request_id, new, job.context_tokens, left > 0))
         self._shares[job.request_id] = new
         return new

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from story import BLOCK_TOKENS, ENGINE, Story, prefill
 
-from kvready.advisor import inflight
-from kvready.advisor.ledger import Pair, PairState, Target
+from kvready.advisor import inflight, lookahead, rollforward
+from kvready.advisor.ledger import Forecast, Pair, PairState, Target
+from kvready.advisor.lookahead import EXTRAPOLATED
 from kvready.advisor.report import build_report
 from kvready.collectors.records import (
     DeferReason,
@@ -196,6 +197,33 @@ def test_followers_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch)
         story.arrives(10.0 + 0.01 * number, f"r{number}", CHAIN)
     watched = story.pipeline.ranks[0].forecaster.inflight
     assert (len(watched), watched.unwatched) == (3, 4)
+
+
+def test_a_forecast_beyond_what_is_rolled_says_so_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollforward, "MAX_WORK", 60)
+    told: list[Forecast] = []
+    story = warmed_up()
+    story.pipeline.ranks[0].forecaster.writer._on_forecast = lambda one, _: told.append(one)
+    for number in range(40):
+        story.arrives(10.0 + 0.01 * number, f"r{number}", range(1000 * number, 1000 * number + 12))
+    forecasts = [one for one in told if one.target is Target.TTFT]
+    flags = [one.model_version.endswith(EXTRAPOLATED) for one in forecasts]
+    assert len(flags) == 40
+    assert (flags[0], flags[-1]) == (False, True)
+    assert sum(flags) == story.pipeline.ranks[0].forecaster.extrapolated
+
+
+def test_of_more_requests_than_are_foreseen_nothing_is_said_and_that_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookahead, "MAX_JOBS", 3)
+    story = warmed_up()
+    before = story.pipeline.ranks[0].forecaster.unforecast
+    for number in range(5):
+        story.arrives(10.0 + 0.01 * number, f"r{number}", range(1000 * number, 1000 * number + 12))
+    assert story.pipeline.ranks[0].forecaster.unforecast - before == 2
 
 
 def test_the_report_shows_queue_and_inflight_as_targets_of_their_own() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
@@ -19,7 +19,7 @@ from kvready.advisor.rollforward import (
     first_tokens,
     roll_forward,
 )
-from kvready.collectors.records import BatchMember
+from kvready.collectors.records import BatchMember, OverlapMode
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)
 
@@ -177,8 +177,9 @@ def test_skipping_like_steps_gives_the_time_of_taking_each(
     ]
     subject = data.draw(st.sampled_from([job.request_id for job in jobs]))
     limits = Limits(batch_tokens=100, batch_requests=3, free_blocks=8)
-    skipping = first_token_seconds(jobs, subject, limits, one_second_a_step)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollforward, "MAX_WORK", 10**9)
+        skipping = first_token_seconds(jobs, subject, limits, one_second_a_step)
         patch.setattr(rollforward._Rolling, "skip_decodes", lambda *_: 0)
         stepping = first_token_seconds(jobs, subject, limits, one_second_a_step)
     assert skipping == stepping
@@ -204,7 +205,71 @@ def test_all_rolled_at_once_have_their_first_tokens_as_if_rolled_one_by_one(
     assert first_tokens(jobs, *rest) == known
 
 
-def test_a_forecast_that_would_cost_more_than_it_tells_is_not_made() -> None:
-    jobs = [job(f"j{n}", 10_000, output=10_000) for n in range(500)]
-    limits = Limits(batch_tokens=512, batch_requests=500, free_blocks=None)
-    assert first_token_seconds(jobs, "j499", limits, one_second_a_step) is None
+deep_queues = st.tuples(
+    st.integers(1, 600),  # waiting
+    st.integers(0, 60),  # running
+    st.integers(1, 2_000),  # tokens of a prompt
+    st.integers(1, 300),  # tokens of an output
+    st.sampled_from([0.0, 0.5]),  # seconds of a load
+    st.integers(0, 40),  # blocks that each needs
+)
+
+
+def deep_queue(shape: tuple[int, int, int, int, float, int]) -> list[Job]:
+    waiting, running, prompt, output, load, blocks = shape
+    jobs = [job(f"r{n}", prompt, prompt, output + n, running=True) for n in range(running)]
+    return jobs + [
+        job(f"w{n}", prompt, output=output, load=load, blocks=blocks) for n in range(waiting)
+    ]
+
+
+@settings(max_examples=40)
+@given(deep_queues, st.booleans())
+def test_a_roll_does_no_more_work_than_its_bound_and_one_step(
+    shape: tuple[int, int, int, int, float, int], parks: bool
+) -> None:
+    overlap = OverlapMode.BEFORE_ADMISSION if parks else OverlapMode.BLOCKING
+    limits = Limits(512, 64, free_blocks=2_000, overlap=overlap)
+    jobs = deep_queue(shape)
+    rolling = rollforward._Rolling(jobs, jobs[-1].request_id, limits, Link(), None)
+    rollforward._roll(rolling, seconds_per_token, UnderWay())
+    # Per step each request is looked at by the plan, and by the search for the next load or seat.
+    assert rolling.work <= rollforward.MAX_WORK + 4 * len(jobs) + 1
+
+
+@settings(max_examples=40)
+@given(deep_queues)
+def test_up_to_its_horizon_a_bounded_roll_says_what_an_unbounded_one_says(
+    shape: tuple[int, int, int, int, float, int],
+) -> None:
+    limits = Limits(512, 64, free_blocks=2_000)
+    jobs = deep_queue(shape)
+    subject = jobs[-1].request_id
+    bounded = roll_forward(jobs, subject, limits, seconds_per_token)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollforward, "MAX_WORK", 10**9)
+        whole = roll_forward(jobs, subject, limits, seconds_per_token)
+    assert whole.horizon_seconds == math.inf
+    for told, true in zip(bounded[:3], whole[:3], strict=True):
+        if told is None or told <= bounded.horizon_seconds:
+            assert told == true or told is None
+        elif true is not None:
+            assert true >= bounded.horizon_seconds
+
+
+@pytest.mark.parametrize("waiting", [100, 400])
+def test_beyond_its_horizon_it_goes_on_at_the_pace_of_what_was_rolled(waiting: int) -> None:
+    limits = Limits(batch_tokens=512, batch_requests=16, free_blocks=None)
+    jobs = [job(f"w{n}", 500 + 37 * (n % 11), output=20) for n in range(waiting)]
+    names = [one.request_id for one in jobs]
+    rolled = roll_forward(jobs, names[-1], limits, one_second_a_step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollforward, "MAX_WORK", 10**9)
+        whole = roll_forward(jobs, names[-1], limits, one_second_a_step)
+    assert rolled.scheduled_seconds is not None
+    assert rolled.first_token_seconds is not None
+    assert rolled.horizon_seconds < rolled.scheduled_seconds < rolled.first_token_seconds
+    assert rolled.first_token_seconds == pytest.approx(whole.first_token_seconds, rel=0.1)
+    at_once = first_tokens(jobs, limits, one_second_a_step)
+    assert at_once[names[-1]] == pytest.approx(rolled.first_token_seconds)
+    assert [at_once[name] for name in names] == sorted(at_once.values())

@@ -83,10 +83,10 @@ def test_a_follower_finds_what_its_leader_has_computed_by_then() -> None:
     # Step 1: a 40; b finds 40 of them and computes 40 to 80. Steps 2 to 5: 40 each, b ends at 210
     # after (210 - 40) / 40 = 5 steps.
     rolled = roll_forward([leader, follower], "b", chunked, one_second_a_step, mark=Mark("a", 200))
-    assert rolled == (0.0, 5.0, 5.0)
+    assert rolled[:3] == (0.0, 5.0, 5.0)
     # Without the bound the leader takes all, and the follower comes when its prefix is whole.
     rolled = roll_forward([leader, follower], "b", limits(), one_second_a_step, mark=Mark("a", 200))
-    assert rolled == (2.0, 3.0, 2.0)
+    assert rolled[:3] == (2.0, 3.0, 2.0)
 
 
 def test_a_follower_finds_whole_blocks_only() -> None:

@@ -205,8 +205,14 @@ OBSERVED = tuple(
         _counter("implausible_records_total", "records",
                  "Records refused for a time or a count that no engine can have meant."),
         _counter("unforecast_requests_total", "requests",
-                 "Arrivals without a forecast: too far from their first token to tell, an engine "
-                 "not described yet, or a KV state of another kind."),
+                 "Arrivals without a forecast: more requests live than are foreseen, one that "
+                 "never fits, an engine not described yet, or a KV state of another kind."),
+        _counter("extrapolated_forecasts_total", "requests",
+                 "Arrivals whose first token is farther off than a forecast's bounded work "
+                 "reaches: foretold at the pace of what it reached."),
+        _counter("unwatched_followers_total", "requests",
+                 "Requests that wait for another one's prefix, beyond the bound of those watched: "
+                 "when it is ready was not forecast."),
         _counter("arrivals_total", "requests", "Requests that arrived."),
         _counter("requests_total", "requests", "Requests that ended.",
                  Label("outcome", tuple(Outcome))),

@@ -106,6 +106,12 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "unforecast_requests_total": {
             (): sum(rank.forecaster.unforecast for rank in pipeline.ranks.values())
         },
+        "extrapolated_forecasts_total": {
+            (): sum(rank.forecaster.extrapolated for rank in pipeline.ranks.values())
+        },
+        "unwatched_followers_total": {
+            (): sum(rank.forecaster.inflight.unwatched for rank in pipeline.ranks.values())
+        },
         "arrivals_total": {(): totals.arrivals},
         "requests_total": {(outcome,): count for outcome, count in totals.requests.items()},
         "first_tokens_total": {(): totals.first_tokens},
