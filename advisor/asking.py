@@ -22,6 +22,7 @@ from kvready.advisor.decision import (
 )
 from kvready.advisor.engine_estimates import EngineEstimates, ResourceEstimates
 from kvready.advisor.engine_rank import EngineRank
+from kvready.advisor.evidence import seen_of
 from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding
 from kvready.advisor.inventory import Inventory
@@ -106,6 +107,7 @@ class _Desk:
         self.estimates = EngineEstimates(rank, moment)
         self._of_resources = ResourceEstimates(rank, moment)
         self._revision = rank.revision
+        self._engine = rank.engine
         self._answers: dict[Key, Answer] = {}
 
     def is_old(self, rank: EngineRank, moment: Moment) -> bool:
@@ -168,7 +170,7 @@ class _Desk:
             nominal_coverage=NOMINAL_COVERAGE,
             model_version=estimates.model_version,
             calibration_id=estimates.calibration_id,
-            evidence=estimates.evidence(holding),
+            evidence=seen_of(self._engine, estimates.evidence(holding)),
         )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from kvready.advisor.contract import Evidence
 from kvready.advisor.engine_rank import EngineRank
+from kvready.advisor.evidence import seen_of
 from kvready.advisor.ledger import NOMINAL_COVERAGE, Ledger, Pair, PairState, Target
 from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.lookahead import MODEL as ROLLFORWARD_MODEL
@@ -69,7 +70,7 @@ def _load_cards(
     target = Target.LOAD if model.destination == "hbm" else Target.FETCH
     cards = []
     for method, mover in model.movers.items():
-        evidence = Evidence.MEASURED if mover.copies else OF_PRIOR[mover.prior.kind]
+        evidence = seen_of(rank.engine) if mover.copies else OF_PRIOR[mover.prior.kind]
         cards.append(
             ModelCard(
                 target=target,
@@ -104,7 +105,7 @@ def _compute_cards(rank: EngineRank, recent: dict[Target, RecentIntervals]) -> l
                 name=name,
                 version=compute.version,
                 calibration_id=None,
-                evidence=Evidence.MEASURED if fit.observations else Evidence.ASSUMED,
+                evidence=seen_of(rank.engine) if fit.observations else Evidence.ASSUMED,
                 coefficients=fit.coefficients,
                 observations=fit.observations,
                 stale=False,

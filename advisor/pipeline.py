@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from kvready.advisor.asking import Readiness
 from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
+from kvready.advisor.contract import Evidence
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
+from kvready.advisor.evidence import is_simulated
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.interference import BatchKind, Slowdown
 from kvready.advisor.inventory import Knowledge
@@ -121,6 +123,15 @@ class Pipeline:
     def engine(self) -> EngineDescribed | None:
         """What the engine is, as the first rank that said so described itself."""
         return next((rank.engine for rank in self.ranks.values() if rank.engine), None)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What kind of facts these are: one surface that is simulated makes all of them so."""
+        if is_simulated(None, self.outside.counters) or any(
+            is_simulated(rank.engine) for rank in self.ranks.values()
+        ):
+            return Evidence.SIMULATED
+        return Evidence.MEASURED
 
     @property
     def calibrations(self) -> list[CopyCalibration]:

@@ -9,10 +9,16 @@ from pathlib import Path
 import msgspec
 
 from kvready.advisor.compute import ComputePrior
+from kvready.advisor.contract import Evidence
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import LoadPriors
 from kvready.advisor.pipeline import Pipeline
-from kvready.collectors.recording import Recording, RecordingHeader, read_recording
+from kvready.collectors.recording import (
+    Provenance,
+    Recording,
+    RecordingHeader,
+    read_recording,
+)
 
 PROGRESS_RECORDS = 1_000
 
@@ -81,9 +87,16 @@ def play(
             on_progress(records)
     return Playback(
         pipeline=pipeline,
-        header=header,
+        header=told_header(header, pipeline.evidence),
         records=records,
         pairs=digest.pairs,
         digest=digest.hexadecimal,
         damage=recording.damage,
     )
+
+
+def told_header(header: RecordingHeader, evidence: Evidence) -> RecordingHeader:
+    """A recording's header as its records correct it: it was begun before any was seen."""
+    if evidence is not Evidence.SIMULATED:
+        return header
+    return msgspec.structs.replace(header, provenance=Provenance.SIMULATED)

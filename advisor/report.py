@@ -139,13 +139,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def build_report(
-    pipeline: Pipeline, evidence: str = "measured", conditions: dict[str, str] | None = None
+    pipeline: Pipeline, evidence: str = "", conditions: dict[str, str] | None = None
 ) -> Report:
-    """The report of all that a pipeline has seen. `evidence` names its kind (design law 4)."""
+    """The report of all that a pipeline has seen. `evidence`: its kind, if known better."""
     totals = pipeline.totals
     waited = sum(totals.wait_seconds.values())
     return Report(
-        evidence=evidence,
+        evidence=evidence or pipeline.evidence,
         conditions=(conditions or {})
         | describe_engine(pipeline.engine)
         | {"link profile": pipeline.priors.described}

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvready.advisor.backcasts import BackcastState
+from kvready.advisor.contract import Evidence
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.interference import Slowdown
@@ -22,6 +23,7 @@ def print_report(report: Report, console: Console) -> None:
     """Print a report in the order in which it is read: conditions, predictions, waits, hits."""
     console.print(
         Group(
+            *_simulated(report),
             _heading("Conditions", f"evidence: {report.evidence}"),
             _conditions(report),
             _heading(
@@ -116,6 +118,12 @@ def backcast_figures(score: BackcastScore) -> tuple[str, str, str, str]:
         "-" if score.coverage_ratio is None else f"{score.coverage_ratio:.0%}",
         "-" if score.bad_ratio is None else f"{score.bad_ratio:.0%}",
     )
+
+
+def _simulated(report: Report) -> list[Text]:
+    if report.evidence != Evidence.SIMULATED:
+        return []
+    return [Text("SIMULATED: no engine stands behind these figures", "bold yellow")]
 
 
 def _heading(title: str, note: str = "") -> Text:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+# What an engine that is none calls itself: its facts are simulated, never measured.
+SIMULATED_ENGINE = "sim"
+SIMULATED_RELEASE = "+sim"  # at the end of its version
+
 
 class Tier(StrEnum):
     """Where KV blocks live, one name for every engine's."""

@@ -21,7 +21,7 @@ from kvready.advisor.intervals import Interval
 from kvready.advisor.ledger import Forecast, Pair, PairState, Target
 from kvready.advisor.load_priors import LoadPriors
 from kvready.advisor.pipeline import Pipeline
-from kvready.advisor.playback import PROGRESS_RECORDS
+from kvready.advisor.playback import PROGRESS_RECORDS, told_header
 from kvready.collectors.recording import RecordingHeader, read_recording
 from kvready.collectors.records import (
     AnyRecord,
@@ -156,7 +156,7 @@ def gather(
     pipeline = gatherer.pipeline
     return Gathered(
         name=path.name,
-        header=recording.header,
+        header=told_header(recording.header, pipeline.evidence),
         samples=gatherer.samples,
         counts=dict(pipeline.ledger.counts),
         arrivals=gatherer.arrivals,

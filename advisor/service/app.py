@@ -150,6 +150,7 @@ def _status(sidecar: Sidecar) -> Status:
     return Status(
         version=VERSION,
         level=sidecar.level,
+        evidence=replayed.evidence if replayed else pipeline.evidence,
         replayed=replayed.recording if replayed else None,
         engine=None if engine is None else msgspec.to_builtins(engine),
         taps=[TapStatusModel.of(coverage, now) for coverage in sidecar.coverages()],

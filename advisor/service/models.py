@@ -185,6 +185,7 @@ class Status(BaseModel):
 
     version: str
     level: str
+    evidence: str = Field(description="What kind of facts these are: measured, or simulated.")
     replayed: str | None = Field(description="The recording shown, when no engine is attached.")
     engine: dict[str, str | int | bool] | None
     taps: list[TapStatusModel]

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from kvready.advisor.contract import Evidence
 from kvready.advisor.report import BackcastScore, CellScore, Hits, Report
 from kvready.advisor.report_text import (
     backcast_figures,
@@ -62,6 +63,8 @@ def _badges(status: Status, report: Report) -> str:
     if status.replayed:
         texts.insert(0, f"replay of {status.replayed}")
     badges = [f'<span class="badge">{escape(text)}</span>' for text in texts]
+    if report.evidence == Evidence.SIMULATED:
+        badges.insert(0, '<span class="badge bad">SIMULATED: no engine stands behind this</span>')
     badges += [
         f'<span class="badge bad">{escape(f"{tap} is {state}")}</span>'
         for tap, state in report.taps.items()
