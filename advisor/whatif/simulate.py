@@ -44,10 +44,10 @@ def simulate(
     The seed orders requests that arrive at the same instant, which traces with coarse clocks leave
     open; with 0 they stay as the workload has them. `progress` is told the share that has finished.
     """
-    return _Run(workload, scenario, seed, progress).run()
+    return Run(workload, scenario, seed, progress).run()
 
 
-class _Slot:
+class Slot:
     """What the engine does now, and until when."""
 
     def __init__(self, batch: Batch | None, decode_steps: int, end_seconds: float) -> None:
@@ -56,8 +56,11 @@ class _Slot:
         self.end_seconds = end_seconds
 
 
-class _Run:
-    """One engine, from the first arrival until nothing happens any more."""
+class Run:
+    """One engine, from the first arrival until nothing happens any more.
+
+    The simulated engine that others watch (`sim_engine`) derives from it: same parts, same order.
+    """
 
     def __init__(
         self, workload: Workload, scenario: Scenario, seed: int, progress: Progress | None
@@ -124,7 +127,7 @@ class _Run:
         self._pass_time(until)
         return True
 
-    def _begin_slot(self) -> _Slot | None:
+    def _begin_slot(self) -> Slot | None:
         batch, self._next = self._next, None
         decodes = self._decoding.decodes
         if batch is None and not (self._engine.asynchronous and decodes.requests):
@@ -136,7 +139,7 @@ class _Run:
             return slot
         return self._begin_decode(decodes) if decodes.requests else None
 
-    def _begin_batch(self, batch: Batch, decodes: Decodes) -> _Slot:
+    def _begin_batch(self, batch: Batch, decodes: Decodes) -> Slot:
         now, outcome = self._now, self._outcome
         if batch.awaits_load:
             batch.loaded_seconds = self._movers.load.copy(now, batch.load_tokens)
@@ -155,10 +158,10 @@ class _Run:
         outcome.stall_seconds += stall
         outcome.prefill_batches += 1
         outcome.decode_steps += bool(riding.requests)
-        return _Slot(batch, 1 if riding.requests else 0, now + taken)
+        return Slot(batch, 1 if riding.requests else 0, now + taken)
 
-    def _begin_decode(self, decodes: Decodes) -> _Slot:
-        most = self._decoding.steps_to_next_end
+    def _begin_decode(self, decodes: Decodes) -> Slot:
+        most = self._decode_steps()
         if self._engine.asynchronous:
             self._next = self._batcher.plan(self._now, decodes)
             if self._next is not None:
@@ -174,9 +177,13 @@ class _Run:
             taken = slowed(now, run.seconds(steps), slowings)
         self._outcome.decode_seconds += taken
         self._outcome.decode_steps += steps
-        return _Slot(None, steps, now + taken)
+        return Slot(None, steps, now + taken)
 
-    def _end_slot(self, slot: _Slot) -> None:
+    def _decode_steps(self) -> int:
+        """How many decode steps may be taken at once."""
+        return self._decoding.steps_to_next_end
+
+    def _end_slot(self, slot: Slot) -> None:
         for live in self._decoding.advance(slot.decode_steps):
             self._finish(live)
         batch = slot.batch
