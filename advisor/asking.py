@@ -5,7 +5,7 @@ An answer depends on the records before it alone, so that a replay repeats it by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -33,6 +33,7 @@ from kvready.advisor.ranges import NOTHING, Range
 from kvready.advisor.requests import RequestState
 from kvready.advisor.ways import Way, WayName
 from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.errors import ServiceError
 from kvready.collectors.records import ReadinessAsked, Tier
 
 MAX_REMEMBERED_SHAPES = 4_096  # answers of one moment, by where the parts are
@@ -42,6 +43,7 @@ ESTIMATES_AGE_SECONDS = 0.02
 FIRST_RANK = 0  # always there
 
 Key = tuple[Holding, Tolerates, float | None]
+Record = Callable[[ReadinessAsked], None]  # into its place in ingest order
 
 
 class Readiness:
@@ -55,11 +57,23 @@ class Readiness:
         self._ranks = ranks
         self._matcher = Matcher(inventory, self.content)
         self._desks: dict[int, _Desk] = {}
+        self._desks_aside: dict[int, _Desk] = {}  # of questions that no recording holds
 
-    def ask(self, question: Question, moment: Moment) -> Answers:
-        """The same in process: nothing is recorded. Raises `QuestionError`."""
+    def ask(self, question: Question, moment: Moment, record: Record | None = None) -> Answers:
+        """The same in process. Raises `QuestionError`, or `ServiceError` if `record` fails.
+
+        `record` is a recorder's `asked`: a replay then answers the question too. Without it the
+        question is answered aside: nothing that a recording holds turns out otherwise for it.
+        """
         keys = ContentKeys(not self.content.is_empty, self.block_tokens)
-        return with_ids(self.answer(asked_of(question, keys), moment), question)
+        asked = asked_of(question, keys)
+        if record is None:
+            return with_ids(self.answer(asked, moment), question)
+        self.latest = None
+        record(asked)
+        if self.latest is None:
+            raise ServiceError("the question was not ingested here; pass what ingests it at once")
+        return with_ids(self.latest, question)
 
     def block_tokens(self, rank: int) -> int:
         """Tokens of a block; 0 until the engine has told."""
@@ -70,34 +84,31 @@ class Readiness:
 
     def take(self, asked: ReadinessAsked, moment: Moment) -> None:
         """Answer a question in its place in ingest order."""
-        self.latest = self.answer(asked, moment)
+        self.latest = self._answers(asked, moment, self._desks)
 
     def answer(self, asked: ReadinessAsked, moment: Moment) -> Answers:
-        """One answer per candidate, in order."""
+        """One answer per candidate, in order, of a question that no recording holds."""
+        return self._answers(asked, moment, self._desks_aside)
+
+    def _answers(self, asked: ReadinessAsked, moment: Moment, desks: Desks) -> Answers:
         self.asked += 1
         return Answers(
-            tuple([self._answer(one, moment) for one in asked.candidates]), ingest=moment[0]
+            tuple([self._answer(one, moment, desks) for one in asked.candidates]),
+            ingest=moment[0],
         )
 
-    def _answer(self, asked: AskedCandidate, moment: Moment) -> Answer:
+    def _answer(self, asked: AskedCandidate, moment: Moment, desks: Desks) -> Answer:
         rank = self._ranks.get(asked.rank)
         if rank is None:  # nothing was ever heard of it
             reason = Reason.UNKNOWN_REQUEST if asked.request_id else Reason.UNKNOWN_RESIDENCY
-            return _unsaid(reason, self._desk(self._ranks[FIRST_RANK], moment).estimates)
-        desk = self._desk(rank, moment)
+            return _unsaid(reason, _desk(self._ranks[FIRST_RANK], moment, desks).estimates)
+        desk = _desk(rank, moment, desks)
         holding = self._matcher.holding(asked, rank, desk.estimates)
         if isinstance(holding, Reason):
             return _unsaid(holding, desk.estimates)
         if asked.request_id:
             return desk.answer_of_request(asked, holding, rank.requests.live[asked.request_id])
         return desk.answer(asked, holding)
-
-    def _desk(self, rank: EngineRank, moment: Moment) -> _Desk:
-        """The estimates of a rank, made anew when anything was seen there or time has passed."""
-        desk = self._desks.get(rank.rank)
-        if desk is None or desk.is_old(rank, moment):
-            desk = self._desks[rank.rank] = _Desk(rank, moment)
-        return desk
 
 
 class _Desk:
@@ -172,6 +183,17 @@ class _Desk:
             calibration_id=estimates.calibration_id,
             evidence=seen_of(self._engine, estimates.evidence(holding)),
         )
+
+
+Desks = dict[int, _Desk]  # by rank
+
+
+def _desk(rank: EngineRank, moment: Moment, desks: Desks) -> _Desk:
+    """The estimates of a rank, made anew when anything was seen there or time has passed."""
+    desk = desks.get(rank.rank)
+    if desk is None or desk.is_old(rank, moment):
+        desk = desks[rank.rank] = _Desk(rank, moment)
+    return desk
 
 
 def ready_seconds(verdict: Verdict) -> Range | None:

@@ -19,7 +19,7 @@ from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.ways import Stage, WayName
 from kvready.collectors.asked import AskedCandidate
-from kvready.collectors.errors import QuestionError, QuestionFault
+from kvready.collectors.errors import QuestionError, QuestionFault, ServiceError
 from kvready.collectors.hashing import content_keys, extra_key_hash
 from kvready.collectors.records import (
     BlocksStored,
@@ -437,6 +437,51 @@ def test_a_replay_gives_the_same_answers_byte_by_byte(learned: Story) -> None:
             repeated.append(msgspec.json.encode(again.readiness.latest))
     assert repeated == given
     assert len(set(given)) > 1, "time has passed between them"
+
+
+def replayed(story: Story) -> list[bytes]:
+    """What a replay answers to the questions of a story."""
+    again = Pipeline()
+    answers = []
+    for item in story.told:
+        again.ingest(item)
+        if isinstance(item.record, ReadinessAsked):
+            answers.append(msgspec.json.encode(again.readiness.latest))
+    return answers
+
+
+def test_a_question_that_no_recording_holds_changes_no_answer_that_one_holds(
+    learned: Story,
+) -> None:
+    asked = ReadinessAsked((AskedCandidate(block_hashes=CHAIN, prompt_tokens=300),))
+    pipeline = learned.pipeline
+    now = pipeline.moment[1]
+    learned.arrives(now, "waiting", CHAIN)
+    given = []
+    for later in (0.001, 0.015, 0.03, 0.041, 0.06):
+        # Aside, a moment before: close enough that the recorded one could lean on it.
+        pipeline.readiness.ask(
+            Question((Candidate(block_hashes=CHAIN, prompt_tokens=300),)),
+            (pipeline.moment[0], now + later - 0.005),
+        )
+        learned.tell(now + later, asked, tap="api")
+        given.append(msgspec.json.encode(pipeline.readiness.latest))
+    assert replayed(learned) == given
+
+
+def test_in_process_a_recorded_question_is_answered_in_its_place(learned: Story) -> None:
+    pipeline = learned.pipeline
+    now = pipeline.moment[1]
+    learned.arrives(now, "waiting", CHAIN)
+    question = Question((Candidate(block_hashes=CHAIN, prompt_tokens=300, id="mine"),))
+    answers = pipeline.readiness.ask(
+        question, pipeline.moment, lambda asked: learned.tell(now + 0.1, asked, tap="api")
+    )
+    assert answers.ingest == pipeline.last_ingest
+    assert [one.id for one in answers.answers] == ["mine"]
+    assert replayed(learned) == [msgspec.json.encode(pipeline.readiness.latest)]
+    with pytest.raises(ServiceError, match="was not ingested"):
+        pipeline.readiness.ask(question, pipeline.moment, lambda asked: None)
 
 
 def test_a_salted_recording_still_answers_alike(learned: Story) -> None:

@@ -33,6 +33,7 @@ from story import Story
 from kvready.advisor.asking import with_ids
 from kvready.advisor.contract import Candidate, Question
 from kvready.advisor.playback import play
+from kvready.advisor.questions import asked_of
 from kvready.advisor.service import readiness_api, readiness_desk, readiness_socket
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.readiness_socket import readiness_socket as on_socket
@@ -108,6 +109,24 @@ def test_a_question_is_recorded_and_a_replay_answers_it_alike(tmp_path: Path) ->
     assert again.ingest == given["ingest"]
     assert len(again.answers) == 1
     assert running.recorder.spoke is False, "a question says nothing of any tap"
+
+
+def test_tokens_are_hashed_before_the_ingest_thread_hears_of_them(
+    sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashing: list[str] = []
+
+    def noted(*arguments: Any) -> ReadinessAsked:
+        hashing.append(threading.current_thread().name)
+        return asked_of(*arguments)
+
+    monkeypatch.setattr(readiness_desk, "asked_of", noted)
+    client = AppClient(create_app(sidecar))
+    refused = client.post("/v1/readiness", json={"candidates": [{"token_ids": [1] * 64}]})
+    assert refused.status_code == 422, "content keys are off here; the refusal comes through"
+    ingest = sidecar.ask(lambda: threading.current_thread().name)
+    assert hashing
+    assert ingest not in hashing
 
 
 # Who may ask

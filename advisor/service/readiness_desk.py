@@ -12,6 +12,7 @@ from kvready.advisor.contract import Answers, Question
 from kvready.advisor.questions import ContentKeys, asked_of
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.collectors.errors import QuestionError, QuestionFault
+from kvready.collectors.records import ReadinessAsked
 
 MAX_BODY_BYTES = 8 << 20
 ANSWER_SECONDS = 2.0
@@ -28,7 +29,8 @@ class ReadinessDesk:
     async def answer(self, body: bytes) -> bytes:
         """Raises `QuestionError`, `ServiceError`, or `TimeoutError` when too busy."""
         question = self._decoded(body)
-        future = self._sidecar.submit(lambda: self._answers(question))
+        asked = await self._asked(question)
+        future = self._sidecar.submit(lambda: self._answers(asked, question))
         answers = await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_SECONDS)
         return self._encoder.encode(answers)
 
@@ -41,12 +43,19 @@ class ReadinessDesk:
                 f"this is no question as docs/readiness.schema.json describes it: {error}",
             ) from None
 
-    def _answers(self, question: Question) -> Answers:
+    async def _asked(self, question: Question) -> ReadinessAsked:
+        """Tokens are hashed in a thread of their own: up to a quarter of a second's work."""
+        readiness = self._sidecar.pipeline.readiness
+        keys_on = self._sidecar.settings.taps.content_keys or not readiness.content.is_empty
+        keys = ContentKeys(keys_on, readiness.block_tokens)  # numbers that hardly ever change
+        if any(one.token_ids for one in question.candidates):
+            return await asyncio.to_thread(asked_of, question, keys)
+        return asked_of(question, keys)
+
+    def _answers(self, asked: ReadinessAsked, question: Question) -> Answers:
         """In the ingest thread."""
         sidecar = self._sidecar
         readiness = sidecar.pipeline.readiness
-        keys_on = sidecar.settings.taps.content_keys or not readiness.content.is_empty
-        asked = asked_of(question, ContentKeys(keys_on, readiness.block_tokens))
         if sidecar.replayed:  # its clock stands still, and nothing is recorded
             return with_ids(readiness.answer(asked, sidecar.pipeline.moment), question)
         sidecar.recorder.asked(asked, time.monotonic())
