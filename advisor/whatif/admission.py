@@ -50,7 +50,7 @@ class Admission:
             return not self._is_parked(now_seconds, live, match)
         if match.load_blocks:
             batch.load_blocks.extend(match.load_blocks)
-            batch.load_tokens += live.outcome.host_tokens + live.outcome.disk_tokens
+            batch.load_tokens += len(match.load_blocks) * self._cache.block_tokens
             batch.loaders.append(live)
         return True
 
@@ -78,21 +78,15 @@ class Admission:
         return budget_tokens - left
 
     def _bill(self, live: LiveRequest, match: Match) -> None:
-        """Its tokens by source. At least the prompt's last one is computed."""
+        """Its tokens by source."""
         outcome, block_tokens = live.outcome, self._cache.block_tokens
-        load = len(match.load_blocks) * block_tokens
-        resident = match.blocks * block_tokens - load
-        excess = load + resident - (live.request.prompt_tokens - 1)
-        if excess > 0:
-            is_loaded = bool(load) and match.load_blocks[-1] == live.request.blocks[-1]
-            load, resident = (load - excess, resident) if is_loaded else (load, resident - excess)
         fetched = sum(block in live.fetched_blocks for block in match.load_blocks)
-        outcome.disk_tokens = min(fetched * block_tokens, load)
-        outcome.host_tokens = load - outcome.disk_tokens
-        outcome.hbm_tokens = resident
-        outcome.computed_tokens = live.request.prompt_tokens - load - resident
+        outcome.disk_tokens = fetched * block_tokens
+        outcome.host_tokens = (len(match.load_blocks) - fetched) * block_tokens
+        outcome.hbm_tokens = (match.blocks - len(match.load_blocks)) * block_tokens
+        live.context_tokens = match.blocks * block_tokens
+        outcome.computed_tokens = live.request.prompt_tokens - live.context_tokens
         live.tokens_left = outcome.computed_tokens
-        live.context_tokens = load + resident
 
     def _is_parked(self, now_seconds: float, live: LiveRequest, match: Match) -> bool:
         """Order its load at once; it waits for that, and for blocks that others load."""
@@ -101,7 +95,7 @@ class Admission:
             shared = live.request.blocks[: match.blocks]
             done = max((self._parked.get(block, done) for block in shared), default=done)
         if match.load_blocks:
-            tokens = live.outcome.host_tokens + live.outcome.disk_tokens
+            tokens = len(match.load_blocks) * self._cache.block_tokens
             done = max(done, self._movers.load.copy(now_seconds, tokens))
             self._parked.update(dict.fromkeys(match.load_blocks, done))
         if done <= now_seconds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvready.advisor.roofline import Chunk
+from kvready.advisor.strata import Plan
 from kvready.advisor.whatif.live_request import LiveRequest
 
 
@@ -26,6 +27,7 @@ class Batch:
         self.load_tokens = 0
         self.room_seconds = 0.0  # when what HBM gave up for it has been written back
         self.loaded_seconds: float | None = None  # None: its load is not ordered yet
+        self.plan: Plan | None = None  # Strata's, where it planned
 
     @property
     def chunks(self) -> list[Chunk]:

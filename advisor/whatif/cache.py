@@ -41,6 +41,7 @@ class Cache:
         self._backup_uses = tiers.backup_uses
         self._writing: set[int] = set()  # on their way to the host
         self._evicted: list[int] = []  # from HBM, to be written back
+        self.changed: list[int] | None = None  # blocks that came or went, where somebody asks
 
     @property
     def room_tokens(self) -> int:
@@ -64,12 +65,30 @@ class Cache:
             disk = self._on_disk(blocks[count:])
         return Match(count, tuple(loads), disk)
 
-    def room_needed(self, live: LiveRequest, match: Match) -> int:
-        """Tokens of HBM that its admission takes, of those that nobody holds."""
+    def residency(self, blocks: Sequence[int], below_hbm: bool) -> tuple[int, int]:
+        """Of a chain, without a gap from its start: blocks in HBM, and in HBM or host memory."""
+        hbm, host = self.hbm, self.host
+        in_hbm = 0
+        for block in blocks:
+            if block not in hbm:
+                break
+            in_hbm += 1
+        if not below_hbm:
+            return in_hbm, in_hbm
+        for count in range(in_hbm, len(blocks)):
+            block = blocks[count]
+            if block not in host and block not in hbm:
+                return in_hbm, count
+        return in_hbm, len(blocks)
+
+    def has_room(self, live: LiveRequest, match: Match) -> bool:
+        """Whether it can be admitted: all it reserves, but for blocks that others hold already."""
+        needed, room = live.reserved_tokens, self.room_tokens
+        if needed <= room:
+            return True
         holds = self.hbm.holds
-        resident = live.request.blocks[: match.blocks]
-        held = sum(block in holds for block in resident)
-        return live.reserved_tokens - held * self.block_tokens
+        held = sum(block in holds for block in live.request.blocks[: match.blocks])
+        return needed - held * self.block_tokens <= room
 
     def admit(self, live: LiveRequest, match: Match) -> list[int]:
         """Reserve its HBM. What it loads is in HBM from now on, what it computes once it has.
@@ -78,6 +97,7 @@ class Cache:
         """
         request = live.request
         hits = request.blocks[: match.blocks]
+        self._note(match.load_blocks)
         live.held_blocks = list(hits)
         live.new_blocks = list(request.blocks[match.blocks :])
         live.private_tokens = live.reserved_tokens - len(hits) * self.block_tokens
@@ -86,13 +106,13 @@ class Cache:
         self.host.hold(match.load_blocks)
         self.host.use(hits)
         self._make_room()
-        self._will_compute(live.new_blocks)
+        self._will_compute(live, match.blocks)
         return self._used(hits)
 
     def loaded(self, blocks: Sequence[int]) -> None:
         """A load is done: host memory may evict its copies again."""
         self.host.release(blocks)
-        self._to_disk(self.host.evict(len(self.host) - self.host.capacity_blocks))
+        self._gone_from_host(self.host.evict(len(self.host) - self.host.capacity_blocks))
 
     def computed(self, live: LiveRequest) -> list[int]:
         """Its prefill is done: its blocks can be found. Returns those to be backed up."""
@@ -122,7 +142,8 @@ class Cache:
 
     def to_host(self, blocks: Sequence[int]) -> None:
         """A chain comes into host memory."""
-        self._to_disk(self.host.put(blocks))
+        self._note(blocks)
+        self._gone_from_host(self.host.put(blocks))
 
     def take_evicted(self) -> list[int]:
         """Blocks that HBM gave up and that have to be written back first."""
@@ -131,6 +152,7 @@ class Cache:
 
     def _brought(self, live: LiveRequest, blocks: Sequence[int]) -> list[int]:
         self.hbm.hold(blocks)
+        self._note(blocks)
         live.held_blocks.extend(blocks)
         tokens = len(blocks) * self.block_tokens
         live.private_tokens -= tokens
@@ -156,13 +178,13 @@ class Cache:
         writing.update(wanted)
         return wanted
 
-    def _will_compute(self, blocks: Sequence[int]) -> None:
-        computing = self.computing
-        for block in blocks:
-            count = computing.get(block, 0)
-            computing[block] = count + 1
-            if count or block in self.hbm or block in self.host or block in self.disk.idle:
+    def _will_compute(self, live: LiveRequest, matched: int) -> None:
+        computing, hbm, host = self.computing, self.hbm, self.host
+        for block in live.findable_blocks[matched:]:
+            if block in computing or block in hbm or block in host or block in self.disk:
                 self.duplicate_blocks += 1
+        for block in live.new_blocks:
+            computing[block] = computing.get(block, 0) + 1
 
     def _make_room(self) -> None:
         hbm = self.hbm
@@ -171,6 +193,7 @@ class Cache:
         if excess <= 0:
             return
         evicted = hbm.evict(-(-excess // self.block_tokens))
+        self._note(evicted)
         for block in evicted:
             self._uses.pop(block, None)
         if self._backup is Backup.EVICTED:
@@ -187,7 +210,12 @@ class Cache:
             found.append(block)
         return tuple(found)
 
-    def _to_disk(self, evicted: list[int]) -> None:
+    def _gone_from_host(self, evicted: list[int]) -> None:
+        self._note(evicted)
         if evicted and self.disk.capacity_blocks:
             evicted.reverse()
             self.disk.put(evicted)
+
+    def _note(self, blocks: Sequence[int]) -> None:
+        if self.changed is not None:
+            self.changed.extend(blocks)

@@ -27,6 +27,16 @@ class Decoding:
         """Until the first of them leaves; there must be one."""
         return self._ends[0][0] - self._steps
 
+    def contexts(self) -> list[tuple[LiveRequest, int]]:
+        """Each with the tokens before its next one, oldest first."""
+        return [
+            (
+                live,
+                live.request.prompt_tokens + live.request.output_tokens - 1 - (end - self._steps),
+            )
+            for end, _, live in sorted(self._ends, key=lambda one: one[1])
+        ]
+
     def join(self, live: LiveRequest) -> None:
         """One whose prefill gave its first token, and that wants more."""
         request = live.request

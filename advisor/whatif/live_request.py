@@ -12,6 +12,7 @@ class LiveRequest:
     __slots__ = (
         "context_tokens",
         "fetched_blocks",
+        "findable_blocks",
         "held_blocks",
         "held_since_seconds",
         "new_blocks",
@@ -23,8 +24,10 @@ class LiveRequest:
         "wants_load",
     )
 
-    def __init__(self, request: SimRequest, order: int) -> None:
+    def __init__(self, request: SimRequest, order: int, block_tokens: int) -> None:
         self.request = request
+        # A prompt's last token is always computed, and with it its block.
+        self.findable_blocks = request.blocks[: (request.prompt_tokens - 1) // block_tokens]
         self.order = order  # of its arrival
         self.outcome = RequestOutcome(
             request_id=request.request_id,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from kvready.advisor.overlap import usable_batch_seconds
 from kvready.advisor.roofline import Roofline
-from kvready.advisor.whatif.admission import Admission
 from kvready.advisor.whatif.batch import Batch
 from kvready.advisor.whatif.batch_costs import DecodeRun, Decodes, batch_seconds, slowed, work_done
 from kvready.advisor.whatif.batcher import Batcher
@@ -25,7 +24,6 @@ from kvready.advisor.whatif.movers import Movers
 from kvready.advisor.whatif.outcome import SimOutcome
 from kvready.advisor.whatif.scenario import Scenario
 from kvready.advisor.whatif.timeline import Timeline
-from kvready.advisor.whatif.waiting_line import WaitingLine
 from kvready.advisor.whatif.workload import Workload
 from kvready.collectors.errors import WorkloadError
 
@@ -79,14 +77,15 @@ class Run:
         self._cache = Cache(scenario.tiers, layout.rank_bytes_per_token, workload.block_tokens)
         self._cache.to_host(workload.warm_blocks)
         self._timeline = Timeline()
-        self._lives = [LiveRequest(request, n) for n, request in enumerate(workload.requests)]
+        self._lives = [
+            LiveRequest(request, order, workload.block_tokens)
+            for order, request in enumerate(workload.requests)
+        ]
         self._followers = _followers(self._lives)
         start = self._announce_arrivals(seed)
         self._now = self._started = start
         self._movers = Movers(scenario, self._cache, self._timeline, start)
-        self._line = WaitingLine(scenario.policies, self._cache)
-        self._admission = Admission(self._engine, self._cache, self._movers, self._timeline)
-        self._batcher = Batcher(scenario, self._line, self._admission, self._cache, self._movers)
+        self._batcher = Batcher(scenario, self._roofline, self._cache, self._movers, self._timeline)
         self._decoding = Decoding()
         self._outside: deque[LiveRequest] = deque()  # beyond the in-flight cap
         self._in_flight = 0
@@ -132,17 +131,30 @@ class Run:
         decodes = self._decoding.decodes
         if batch is None and not (self._engine.asynchronous and decodes.requests):
             batch = self._batcher.plan(self._now, decodes)
-        if batch is not None:
-            slot = self._begin_batch(batch, decodes)
-            if self._engine.asynchronous:
-                self._next = self._batcher.plan(self._now, decodes)
-            return slot
-        return self._begin_decode(decodes) if decodes.requests else None
+        if batch is None:
+            return self._begin_decodes(decodes) if decodes.requests else None
+        if batch.awaits_load:
+            batch.loaded_seconds = self._movers.load.copy(self._now, batch.load_tokens)
+            if steps := self._fill_steps(batch, decodes):
+                self._next = batch
+                return self._decode(DecodeRun(self._roofline, decodes), steps)
+        slot = self._begin_batch(batch, decodes)
+        if self._engine.asynchronous:
+            self._next = self._batcher.plan(self._now, decodes)
+        return slot
+
+    def _fill_steps(self, batch: Batch, decodes: Decodes) -> int:
+        """Decode steps to run before a batch, whose load has just been ordered."""
+        if not decodes.requests or batch.loaded_seconds is None:
+            return 0
+        load = batch.loaded_seconds - self._now
+        compute = batch_seconds(self._roofline, batch.chunks, NO_DECODES)
+        step = DecodeRun(self._roofline, decodes).seconds(1)
+        steps = self._batcher.fill_steps(load, compute, step)
+        return min(steps, self._decode_steps())
 
     def _begin_batch(self, batch: Batch, decodes: Decodes) -> Slot:
         now, outcome = self._now, self._outcome
-        if batch.awaits_load:
-            batch.loaded_seconds = self._movers.load.copy(now, batch.load_tokens)
         riding = decodes if self._engine.mixed_batches else NO_DECODES
         work = batch_seconds(self._roofline, batch.chunks, riding)
         compute = slowed(now, work, self._movers.prefill_slowings())
@@ -154,30 +166,32 @@ class Run:
         stall = taken - compute
         for live in batch.loaders:
             live.outcome.exposed_seconds += stall
+        self._batcher.ran(batch, stall, taken)
         outcome.prefill_seconds += taken
         outcome.stall_seconds += stall
         outcome.prefill_batches += 1
         outcome.decode_steps += bool(riding.requests)
         return Slot(batch, 1 if riding.requests else 0, now + taken)
 
-    def _begin_decode(self, decodes: Decodes) -> Slot:
-        most = self._decode_steps()
+    def _begin_decodes(self, decodes: Decodes) -> Slot:
+        """Steps until somebody leaves, or something happens: the step under way is the last."""
+        most, now = self._decode_steps(), self._now
         if self._engine.asynchronous:
-            self._next = self._batcher.plan(self._now, decodes)
+            self._next = self._batcher.plan(now, decodes)
             if self._next is not None:
                 most = 1
         run = DecodeRun(self._roofline, decodes)
-        slowings = self._movers.decode_slowings()
-        steps, now = most, self._now
-        taken = slowed(now, run.seconds(most), slowings)
         horizon = self._timeline.next_seconds
-        if most > 1 and now + taken > horizon:
-            # The step under way when something happens is the last one.
-            steps = run.steps(work_done(now, horizon - now, slowings), most)
-            taken = slowed(now, run.seconds(steps), slowings)
+        slowings = self._movers.decode_slowings()
+        if most > 1 and now + slowed(now, run.seconds(most), slowings) > horizon:
+            most = run.steps(work_done(now, horizon - now, slowings), most)
+        return self._decode(run, most)
+
+    def _decode(self, run: DecodeRun, steps: int) -> Slot:
+        taken = slowed(self._now, run.seconds(steps), self._movers.decode_slowings())
         self._outcome.decode_seconds += taken
         self._outcome.decode_steps += steps
-        return Slot(None, steps, now + taken)
+        return Slot(None, steps, self._now + taken)
 
     def _decode_steps(self) -> int:
         """How many decode steps may be taken at once."""
@@ -195,6 +209,7 @@ class Run:
                 continue
             live = share.live
             self._movers.back_up(self._now, self._cache.computed(live))
+            self._batcher.computed(live)
             live.outcome.first_token_seconds = self._now
             if live.request.output_tokens > 1:
                 self._decoding.join(live)
@@ -205,7 +220,7 @@ class Run:
         now = self._now
         live.outcome.finished_seconds = now
         self._movers.back_up(now, self._cache.finished(live))
-        self._admission.admitted -= 1
+        self._batcher.admission.admitted -= 1
         self._in_flight -= 1
         self._left -= 1
         for follower in self._followers.get(live.request.request_id, ()):
@@ -243,11 +258,10 @@ class Run:
         self._account_load(now_seconds)
         self._in_flight += 1
         live.outcome.admitted_seconds = now_seconds
-        match = self._cache.match(live.request.blocks)
-        resident = (match.blocks + len(match.disk_blocks)) * self._cache.block_tokens
-        live.outcome.nominal_tokens = min(resident, live.request.prompt_tokens)
-        self._line.join(live, match)
-        self._movers.want(now_seconds, live, match)
+        match = self._cache.match(live.findable_blocks)
+        resident_blocks = match.blocks + len(match.disk_blocks)
+        live.outcome.nominal_tokens = resident_blocks * self._cache.block_tokens
+        self._batcher.join(now_seconds, live, match)
 
     def _pass_time(self, now_seconds: float) -> None:
         self._account_load(now_seconds)
@@ -255,7 +269,7 @@ class Run:
 
     def _account_load(self, now_seconds: float) -> None:
         is_ordered = self._next is not None and self._next.awaits_load
-        self._movers.load.account(now_seconds, is_ordered, self._line.wanting_loads > 0)
+        self._movers.load.account(now_seconds, is_ordered, self._batcher.line.wanting_loads > 0)
 
     def _announce_arrivals(self, seed: int) -> float:
         """Returns when the first request arrives."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kvready.advisor.whatif.cache import Cache, Match
 from kvready.advisor.whatif.live_request import LiveRequest
@@ -34,16 +34,9 @@ class WaitingLine:
         del self._lives[live.order]
         self.wanting_loads -= live.wants_load
 
-    def put_first(self, lives: Sequence[LiveRequest]) -> None:
-        """They are looked at before all others."""
-        first = {live.order: live for live in lives}
-        self._lives = first | {
-            order: live for order, live in self._lives.items() if order not in first
-        }
-
     def match(self, live: LiveRequest) -> Match:
         """What it would find now, as far as hits are taken at all."""
-        return self._cache.match(live.request.blocks, self._policies.load_hits)
+        return self._cache.match(live.findable_blocks, self._policies.load_hits)
 
     def in_order(self) -> Iterable[LiveRequest]:
         """As they are looked at for the next batch. The line may change once that has ended."""
