@@ -105,10 +105,12 @@ class Batcher:
         """As Strata's planner says; where loads park a request its tokens leave room for more."""
         engine, admission = self._engine, self.admission
         while budget > 0 and admission.seats > 0 and self.line:
+            # The planner counts whole blocks; whether somebody fits is decided on admission.
+            slack = 1 + min(admission.seats, len(self.line))
             limits = BatchLimits(
                 batch_tokens=budget,
                 batch_requests=admission.seats,
-                free_blocks=self._cache.room_tokens // self._cache.block_tokens,
+                free_blocks=self._cache.room_tokens // self._cache.block_tokens + slack,
                 request_tokens=engine.chunk_tokens or None,
                 block_tokens=self._cache.block_tokens,
             )

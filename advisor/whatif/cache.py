@@ -8,6 +8,7 @@ memory evicts them; writing to disk costs nothing here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import filterfalse, islice
 from typing import NamedTuple
 
 from kvready.advisor.whatif.live_request import LiveRequest
@@ -50,36 +51,21 @@ class Cache:
 
     def match(self, blocks: Sequence[int], below_hbm: bool = True) -> Match:
         """What a chain finds now, in HBM and perhaps below."""
-        idle, holds = self.hbm.idle, self.hbm.holds
-        host_idle, host_holds = self.host.idle, self.host.holds
+        count = len(self.hbm.leading(blocks))
+        if not below_hbm:
+            return Match(count, (), ())
         loads: list[int] = []
-        count = 0
-        for block in blocks:
-            if not (block in holds or block in idle):
-                if not below_hbm or not (block in host_idle or block in host_holds):
-                    break
-                loads.append(block)
-            count += 1
-        disk: tuple[int, ...] = ()
-        if below_hbm and self.disk.idle and count < len(blocks):
-            disk = self._on_disk(blocks[count:])
+        while below := self.host.leading(islice(blocks, count, None)):
+            count += len(below)
+            loads.extend(filterfalse(self.hbm.blocks.__contains__, below))
+            count += len(self.hbm.leading(islice(blocks, count, None)))
+        disk = self.disk.leading(islice(blocks, count, None)) if self.disk.blocks else ()
         return Match(count, tuple(loads), disk)
 
     def residency(self, blocks: Sequence[int], below_hbm: bool) -> tuple[int, int]:
         """Of a chain, without a gap from its start: blocks in HBM, and in HBM or host memory."""
-        hbm, host = self.hbm, self.host
-        in_hbm = 0
-        for block in blocks:
-            if block not in hbm:
-                break
-            in_hbm += 1
-        if not below_hbm:
-            return in_hbm, in_hbm
-        for count in range(in_hbm, len(blocks)):
-            block = blocks[count]
-            if block not in host and block not in hbm:
-                return in_hbm, count
-        return in_hbm, len(blocks)
+        in_hbm = len(self.hbm.leading(blocks))
+        return in_hbm, self.match(blocks[in_hbm:], below_hbm).blocks + in_hbm
 
     def has_room(self, live: LiveRequest, match: Match) -> bool:
         """Whether it can be admitted: all it reserves, but for blocks that others hold already."""
@@ -87,7 +73,7 @@ class Cache:
         if needed <= room:
             return True
         holds = self.hbm.holds
-        held = sum(block in holds for block in live.request.blocks[: match.blocks])
+        held = sum(map(holds.__contains__, live.request.blocks[: match.blocks]))
         return needed - held * self.block_tokens <= room
 
     def admit(self, live: LiveRequest, match: Match) -> list[int]:
@@ -172,23 +158,26 @@ class Cache:
                 uses[block] = count
                 if count >= threshold:
                     due.append(block)
-        host, writing = self.host, self._writing
-        wanted = [block for block in due if block not in writing and block not in host]
+        writing = self._writing
+        wanted = list(filterfalse(self.host.blocks.__contains__, due))
+        if writing:
+            wanted = list(filterfalse(writing.__contains__, wanted))
         self.hbm.hold(wanted)
         writing.update(wanted)
         return wanted
 
     def _will_compute(self, live: LiveRequest, matched: int) -> None:
-        computing, hbm, host = self.computing, self.hbm, self.host
+        computing = self.computing
+        hbm, host, disk = self.hbm.blocks, self.host.blocks, self.disk.blocks
         for block in live.findable_blocks[matched:]:
-            if block in computing or block in hbm or block in host or block in self.disk:
+            if block in computing or block in hbm or block in host or block in disk:
                 self.duplicate_blocks += 1
         for block in live.new_blocks:
             computing[block] = computing.get(block, 0) + 1
 
     def _make_room(self) -> None:
         hbm = self.hbm
-        resident = (len(hbm.idle) + len(hbm.holds)) * self.block_tokens + self.private_tokens
+        resident = len(hbm) * self.block_tokens + self.private_tokens
         excess = resident - self.hbm_tokens
         if excess <= 0:
             return
@@ -201,14 +190,6 @@ class Cache:
             lost = [block for block in evicted if block not in host and block not in writing]
             writing.update(lost)
             self._evicted.extend(reversed(lost))
-
-    def _on_disk(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        found = []
-        for block in blocks:
-            if block not in self.disk.idle:
-                break
-            found.append(block)
-        return tuple(found)
 
     def _gone_from_host(self, evicted: list[int]) -> None:
         self._note(evicted)

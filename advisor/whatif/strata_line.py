@@ -109,8 +109,7 @@ class StrataLine:
             # Nothing stands still for a load there: balance is when loads start.
             queue = load_start_order(queue, limits, settings)
             settings = msgspec.structs.replace(settings, balance=False)
-        unbounded = msgspec.structs.replace(limits, free_blocks=None)
-        plan = intended_batch(queue, unbounded, settings, self._costs)
+        plan = intended_batch(queue, limits, settings, self._costs)
         self._queue.settle(plan, now_seconds)
         self._count_holds(set(plan.deferred), now_seconds)
         return [self._lives[admission.request_id] for admission in plan.admitted], plan

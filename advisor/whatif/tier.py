@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 
 class Tier:
@@ -13,16 +14,22 @@ class Tier:
         self.capacity_blocks = capacity_blocks
         self.holds: dict[int, int] = {}  # how many hold it
         self.idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self.blocks: set[int] = set()  # both
 
     def __contains__(self, block: int) -> bool:
-        return block in self.idle or block in self.holds
+        return block in self.blocks
 
     def __len__(self) -> int:
-        return len(self.idle) + len(self.holds)
+        return len(self.blocks)
 
-    def hold(self, blocks: Iterable[int]) -> None:
+    def leading(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Of a chain, those before the first that is not here."""
+        return tuple(takewhile(self.blocks.__contains__, blocks))
+
+    def hold(self, blocks: Sequence[int]) -> None:
         """Keep resident blocks, or bring in new ones, until released."""
         holds, idle = self.holds, self.idle
+        self.blocks.update(blocks)
         for block in blocks:
             if block in holds:
                 holds[block] += 1
@@ -57,9 +64,12 @@ class Tier:
                 idle.move_to_end(block)
             elif block not in holds:
                 idle[block] = None
-        return self.evict(len(idle) + len(holds) - self.capacity_blocks)
+        self.blocks.update(blocks)
+        return self.evict(len(self.blocks) - self.capacity_blocks)
 
     def evict(self, count: int) -> list[int]:
         """So many of those that nobody holds, or all of these; oldest first."""
         idle = self.idle
-        return [idle.popitem(last=False)[0] for _ in range(min(count, len(idle)))]
+        evicted = [idle.popitem(last=False)[0] for _ in range(min(count, len(idle)))]
+        self.blocks.difference_update(evicted)
+        return evicted
