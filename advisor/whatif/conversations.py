@@ -7,10 +7,10 @@ from random import Random
 
 from msgspec.structs import replace
 
-from kvready.advisor.whatif.asked import Initial, Questions
 from kvready.advisor.whatif.chains import Allowance
 from kvready.advisor.whatif.drawn import context_tokens, output_tokens, scaled
 from kvready.advisor.whatif.lengths import geometric, with_total
+from kvready.advisor.whatif.questions import Initial, Questions
 from kvready.advisor.whatif.shapes import Shape
 from kvready.advisor.whatif.workload import SimRequest
 

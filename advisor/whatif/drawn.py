@@ -7,8 +7,8 @@ import operator
 from collections.abc import Iterator
 from random import Random
 
-from kvready.advisor.whatif.asked import Questions
 from kvready.advisor.whatif.lengths import geometric, length_models, with_total
+from kvready.advisor.whatif.questions import Questions
 from kvready.advisor.whatif.shapes import WORDS_TO_TOKENS, Shape
 
 ASSUMED_SPREAD = 0.3  # standard deviation over mean, of contexts without public lengths

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 from random import Random
 
-from kvready.advisor.whatif.asked import NEW_TOKENS, Initial, Order, Questions, check
 from kvready.advisor.whatif.chains import Allowance
 from kvready.advisor.whatif.conversations import conversations
 from kvready.advisor.whatif.drawn import (
@@ -16,11 +15,12 @@ from kvready.advisor.whatif.drawn import (
     question_counts,
 )
 from kvready.advisor.whatif.lengths import length_models
+from kvready.advisor.whatif.questions import NEW_TOKENS, Initial, Order, Questions, check
 from kvready.advisor.whatif.shapes import SHAPES, Shape, ShapeName
 from kvready.advisor.whatif.workload import SimRequest, Workload
 from kvready.collectors.errors import WorkloadError
 
-# Passed on from `asked` and `shapes`.
+# Passed on from `questions` and `shapes`.
 __all__ = ["NEW_TOKENS", "Initial", "Order", "Questions", "ShapeName", "documents"]
 
 
