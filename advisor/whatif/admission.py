@@ -80,7 +80,7 @@ class Admission:
     def _bill(self, live: LiveRequest, match: Match) -> None:
         """Its tokens by source."""
         outcome, block_tokens = live.outcome, self._cache.block_tokens
-        fetched = len(live.fetched_blocks.intersection(match.load_blocks))
+        fetched = len(set(live.fetched_blocks).intersection(match.load_blocks))
         outcome.disk_tokens = fetched * block_tokens
         outcome.host_tokens = (len(match.load_blocks) - fetched) * block_tokens
         outcome.hbm_tokens = (match.blocks - len(match.load_blocks)) * block_tokens

@@ -130,25 +130,21 @@ class Batcher:
         for live in lives:
             if budget <= 0 or admission.seats <= 0:
                 break
-            match = self._picked(now_seconds, live)
+            match = self.line.match(live)
             if not self._cache.has_room(live, match):
                 break
+            if self._movers.picked(now_seconds, live):
+                match = self.line.match(live)
             admitted.append(live)
-            if admission.admit(now_seconds, live, match, batch):
+            is_in = admission.admit(now_seconds, live, match, batch)
+            self._movers.admitted(now_seconds, live)
+            if is_in:
                 budget -= admission.take(live, batch, budget)
                 if live.tokens_left:
                     admission.begun.append(live)
         for live in admitted:
             self.line.leave(live)
         return admitted, budget
-
-    def _picked(self, now_seconds: float, live: LiveRequest) -> Match:
-        """What it finds, with what has come of its fetch: that ends here."""
-        match = self.line.match(live)
-        if match.disk_blocks:
-            self._movers.picked(now_seconds, live)
-            match = self.line.match(live)
-        return match
 
     def _not_deferred(self, now_seconds: float, is_decoding: bool) -> list[LiveRequest]:
         ready, deferred = naive_order(

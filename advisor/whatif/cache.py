@@ -96,8 +96,14 @@ class Cache:
         return self._used(hits)
 
     def loaded(self, blocks: Sequence[int]) -> None:
-        """A load is done: host memory may evict its copies again."""
+        """A load is done: host memory may evict the copies that it held for it."""
         self.host.release(blocks)
+        self._gone_from_host(self.host.evict(len(self.host) - self.host.capacity_blocks))
+
+    def fetched(self, blocks: Sequence[int]) -> None:
+        """A chain has come from disk; host memory keeps it until `loaded`."""
+        self._note(blocks)
+        self.host.hold(blocks)
         self._gone_from_host(self.host.evict(len(self.host) - self.host.capacity_blocks))
 
     def computed(self, live: LiveRequest) -> list[int]:

@@ -1,7 +1,8 @@
 """Fetches from disk into host memory while requests queue: best effort, as Strata's default.
 
 A request that is picked before its fetch is done takes what has come, block by block from the
-beginning of its chain, and the rest of the fetch is dropped.
+beginning of its chain, and the rest of the fetch is dropped. What has come stays in host memory
+until its request is admitted; so that this cannot fill it, fetches take a bounded share of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from kvready.advisor.whatif.cache import Cache
 from kvready.advisor.whatif.link import Link
 from kvready.advisor.whatif.live_request import LiveRequest
 from kvready.advisor.whatif.timeline import Timeline
+
+HOST_SHARE = 0.5  # of host memory, for what was fetched and waits; as in SGLang
 
 
 class _Fetch(NamedTuple):
@@ -31,55 +34,67 @@ class Fetches:
         self._current: _Fetch | None = None
         self._began_seconds = 0.0
         self._wanted: set[int] = set()  # blocks of the current fetch and of those in the queue
+        self._spare_blocks = int(HOST_SHARE * cache.host.capacity_blocks)
 
     def want(self, now_seconds: float, live: LiveRequest, blocks: tuple[int, ...]) -> None:
         """Bring in what nobody else fetches already."""
         fresh = tuple(block for block in blocks if block not in self._wanted)
+        fresh = fresh[: int(HOST_SHARE * self._cache.host.capacity_blocks)]
         if fresh:
             self._wanted.update(fresh)
             self._queue.append(_Fetch(live, fresh))
             self._start(now_seconds)
 
-    def picked(self, now_seconds: float, live: LiveRequest) -> None:
-        """A request is about to run: what has come of its fetch is in host memory now."""
+    def picked(self, now_seconds: float, live: LiveRequest) -> bool:
+        """A request is about to be admitted: its fetch ends. True: some of it came only now."""
         current = self._current
         if current is not None and current.live is live:
             taken = now_seconds - self._began_seconds
             each = self.link.copy_seconds(self._tokens(current.blocks)) / len(current.blocks)
             count = len(current.blocks) if each <= 0.0 else int(taken / each)
-            self._end(now_seconds, current.blocks[:count])
-            return
+            self._end(now_seconds, current, current.blocks[:count])
+            return count > 0
         for fetch in self._queue:
             if fetch.live is live:
                 self._wanted.difference_update(fetch.blocks)
                 self._queue.remove(fetch)
-                return
+                break
+        return False
+
+    def admitted(self, now_seconds: float, live: LiveRequest) -> None:
+        """Its load holds what it needs; the rest may go."""
+        if live.fetched_blocks:
+            self._cache.loaded(live.fetched_blocks)
+            self._spare_blocks += len(live.fetched_blocks)
+            self._start(now_seconds)
 
     def _start(self, now_seconds: float) -> None:
-        if self._current is None and self._queue:
-            self._current = self._queue.popleft()
-            self._began_seconds = now_seconds
-            done = now_seconds + self.link.copy_seconds(self._tokens(self._current.blocks))
-            self.link.account(now_seconds, is_ordered=False, is_wanted=False)
-            self.link.free_seconds = done
-            self._timeline.at(done, self._done, self._current)
+        if self._current is not None or not self._queue:
+            return
+        if len(self._queue[0].blocks) > self._spare_blocks:
+            return
+        self._current = self._queue.popleft()
+        self._spare_blocks -= len(self._current.blocks)
+        self._began_seconds = now_seconds
+        done = now_seconds + self.link.copy_seconds(self._tokens(self._current.blocks))
+        self.link.account(now_seconds, is_ordered=False, is_wanted=False)
+        self.link.free_seconds = done
+        self._timeline.at(done, self._done, self._current)
 
     def _done(self, now_seconds: float, fetch: _Fetch) -> None:
         if fetch is self._current:
-            self._end(now_seconds, fetch.blocks)
+            self._end(now_seconds, fetch, fetch.blocks)
 
-    def _end(self, now_seconds: float, arrived: tuple[int, ...]) -> None:
-        fetch = self._current
-        if fetch is None:
-            return
+    def _end(self, now_seconds: float, fetch: _Fetch, arrived: tuple[int, ...]) -> None:
         self._current = None
         self._wanted.difference_update(fetch.blocks)
+        self._spare_blocks += len(fetch.blocks) - len(arrived)
         self.link.account(now_seconds, is_ordered=False, is_wanted=False)
         self.link.free_seconds = now_seconds
-        self.link.count(self._tokens(arrived))
         if arrived:
-            self._cache.to_host(arrived)
-            fetch.live.fetched_blocks.update(arrived)
+            self.link.count(self._tokens(arrived))
+        fetch.live.fetched_blocks = arrived
+        self._cache.fetched(arrived)
         self._start(now_seconds)
 
     def _tokens(self, blocks: tuple[int, ...]) -> int:

@@ -43,7 +43,7 @@ class LiveRequest:
         self.held_blocks: list[int] = []  # in HBM, in the order of its chain
         self.new_blocks: list[int] = []  # that its prefill brings, in order
         self.held_since_seconds: float | None = None  # deferred by a policy since
-        self.fetched_blocks: set[int] = set()  # from disk, while it waited
+        self.fetched_blocks: tuple[int, ...] = ()  # from disk, while it waited
         self.wants_load = False  # some of it is below HBM
 
     @property

@@ -45,10 +45,14 @@ class Movers:
         if self._fetches is not None and match.disk_blocks:
             self._fetches.want(now_seconds, live, match.disk_blocks)
 
-    def picked(self, now_seconds: float, live: LiveRequest) -> None:
-        """A request is about to be admitted: its fetch ends."""
+    def picked(self, now_seconds: float, live: LiveRequest) -> bool:
+        """A request is about to be admitted: its fetch ends. True: some of it came only now."""
+        return self._fetches is not None and self._fetches.picked(now_seconds, live)
+
+    def admitted(self, now_seconds: float, live: LiveRequest) -> None:
+        """It is: what was fetched for it and not needed may go."""
         if self._fetches is not None:
-            self._fetches.picked(now_seconds, live)
+            self._fetches.admitted(now_seconds, live)
 
     def prefill_slowings(self) -> tuple[Slowing, ...]:
         """What the copies that are ordered do to a prefill beside them."""

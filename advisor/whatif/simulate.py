@@ -19,6 +19,7 @@ from kvready.advisor.whatif.batch_costs import DecodeRun, Decodes, batch_seconds
 from kvready.advisor.whatif.batcher import Batcher
 from kvready.advisor.whatif.cache import Cache
 from kvready.advisor.whatif.decoding import Decoding
+from kvready.advisor.whatif.distances import reuse_tokens
 from kvready.advisor.whatif.live_request import LiveRequest
 from kvready.advisor.whatif.movers import Movers
 from kvready.advisor.whatif.outcome import SimOutcome
@@ -63,6 +64,7 @@ class Run:
     def __init__(
         self, workload: Workload, scenario: Scenario, seed: int, progress: Progress | None
     ) -> None:
+        self._workload = workload
         self._scenario = scenario
         self._engine = scenario.engine
         self._layers = scenario.shape.layers
@@ -87,6 +89,7 @@ class Run:
         self._movers = Movers(scenario, self._cache, self._timeline, start)
         self._batcher = Batcher(scenario, self._roofline, self._cache, self._movers, self._timeline)
         self._decoding = Decoding()
+        self._arrived: list[int] = []  # by their place in the workload, as they came
         self._outside: deque[LiveRequest] = deque()  # beyond the in-flight cap
         self._in_flight = 0
         self._left = len(self._lives)  # neither finished nor refused
@@ -236,6 +239,7 @@ class Run:
 
     def _arrive(self, now_seconds: float, live: LiveRequest) -> None:
         live.outcome.arrived_seconds = now_seconds
+        self._arrived.append(live.order)
         if live.reserved_tokens > self._cache.hbm_tokens:
             self._refuse(live)
             return
@@ -286,6 +290,10 @@ class Run:
         outcome.elapsed_seconds = self._now - self._started
         outcome.unfinished = self._left + self._refused
         outcome.duplicate_tokens = self._cache.duplicate_blocks * self._cache.block_tokens
+        for row, tokens in zip(
+            outcome.requests, reuse_tokens(self._workload, self._arrived), strict=True
+        ):
+            row.reuse_tokens = tokens
         self._movers.end(self._now)
         return outcome
 
