@@ -27,6 +27,7 @@ from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import NOMINAL_COVERAGE
+from kvready.advisor.lookahead import EXTRAPOLATED
 from kvready.advisor.matching import Matcher
 from kvready.advisor.questions import ContentKeys, asked_of
 from kvready.advisor.ranges import NOTHING, Range
@@ -69,9 +70,9 @@ class Readiness:
         asked = asked_of(question, keys)
         if record is None:
             return with_ids(self.answer(asked, moment), question)
-        self.latest = None
+        calls = self.asked
         record(asked)
-        if self.latest is None:
+        if self.latest is None or self.asked == calls:
             raise ServiceError("the question was not ingested here; pass what ingests it at once")
         return with_ids(self.latest, question)
 
@@ -179,7 +180,8 @@ class _Desk:
             interference=verdict.interference,
             tolerated=verdict.tolerated,
             nominal_coverage=NOMINAL_COVERAGE,
-            model_version=estimates.model_version,
+            model_version=estimates.model_version
+            + (EXTRAPOLATED if estimates.has_extrapolated else ""),
             calibration_id=estimates.calibration_id,
             evidence=seen_of(self._engine, estimates.evidence(holding)),
         )

@@ -126,8 +126,16 @@ def decide(
         break_even(holding, weighing, estimates) if load and recompute else None,
         estimates.interference if load else None,
         tolerated,
-        () if weighing.queue is not None else ("queue",),
+        _not_included(holding, weighing),
     )
+
+
+def _not_included(holding: Holding, weighing: Weighing) -> tuple[str, ...]:
+    """Stages of which nothing can be said; without what is in flight, no wait is offered."""
+    untold = [] if weighing.queue is not None else [Stage.QUEUE]
+    if holding.in_flight_tokens and holding.in_flight_ready is None:
+        untold.append(Stage.IN_FLIGHT)
+    return tuple(untold)
 
 
 def _choose(

@@ -15,6 +15,7 @@ from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.ranges import NOTHING, Range, ordered, total
 from kvready.advisor.readiness import LoadModel, direction_of
 from kvready.advisor.requests import Copy, RequestState
+from kvready.advisor.rollforward import FirstTokens
 from kvready.advisor.shape_cells import (
     compute_cell,
     inflight_cell,
@@ -59,11 +60,14 @@ class EngineEstimates:
         self._block_bytes = self.block_tokens * engine.kv_bytes_per_token if engine else 0
         self._block_fragments = engine.host_fragments_per_block if engine else 0
         self._chunk = (engine.batch_token_limit if engine else 0) or ASSUMED_CHUNK_TOKENS
+        self.has_extrapolated = (
+            False  # a roll forward reached its bound before what was asked of it
+        )
         self._queue: Range | None = None
         self._has_queue = False
         self._link_wait: Range | None = None
         self._rolls = 0
-        self._first_tokens: dict[str, float] | None = None
+        self._first_tokens: FirstTokens | None = None
         self._leaders: dict[tuple[str, int], float | None] = {}
         self._compute_factors: dict[int, Factors] = {}
         self._nodes: dict[tuple[Target, Tier, float], tuple[Node, ...]] = {}
@@ -155,7 +159,8 @@ class EngineEstimates:
             )
         )
         probe.nominal_tokens = 0
-        seconds = self._forecaster.lookahead.roll(probe, self.moment).scheduled_seconds
+        rolled = self._forecaster.lookahead.roll(probe, self.moment)
+        seconds = self._noted(rolled.scheduled_seconds, rolled.horizon_seconds)
         if seconds is None:
             return None
         ahead = sum(state.scheduled is None for state in rank.requests.live.values())
@@ -218,9 +223,8 @@ class EngineEstimates:
             state = self._engine_rank.requests.live.get(leader)
             if state is None or len(self._leaders) >= MAX_LEADERS:
                 return None
-            self._leaders[place] = self._forecaster.inflight.ready_seconds(
-                state, end_tokens, self.moment
-            )
+            rolled = self._forecaster.inflight.rolled_to(state, end_tokens, self.moment)
+            self._leaders[place] = self._noted(rolled.mark_seconds, rolled.horizon_seconds)
         seconds = self._leaders[place]
         if seconds is None:
             return None
@@ -244,10 +248,16 @@ class EngineEstimates:
         lookahead = self._forecaster.lookahead
         if self._rolls < ROLLS_APART:
             self._rolls += 1
-            return lookahead.roll(state, self.moment).first_token_seconds
+            rolled = lookahead.roll(state, self.moment)
+            return self._noted(rolled.first_token_seconds, rolled.horizon_seconds)
         if self._first_tokens is None:
             self._first_tokens = lookahead.first_tokens(self.moment)
-        return self._first_tokens.get(state.arrived.request_id)
+        seconds = self._first_tokens.seconds.get(state.arrived.request_id)
+        return self._noted(seconds, self._first_tokens.horizon_seconds)
+
+    def _noted(self, seconds: float | None, horizon_seconds: float) -> float | None:
+        self.has_extrapolated |= seconds is not None and seconds > horizon_seconds
+        return seconds
 
     # What it rests on
 

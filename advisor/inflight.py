@@ -67,10 +67,6 @@ class InflightForecasts:
     def __len__(self) -> int:
         return len(self._awaited)
 
-    def ready_seconds(self, state: RequestState, tokens: int, moment: Moment) -> float | None:
-        """From now until a request has computed so many tokens of its prompt; None: untold."""
-        return self.rolled_to(state, tokens, moment).mark_seconds
-
     def rolled_to(self, state: RequestState, tokens: int, moment: Moment) -> Rolled:
         """Forward until a request has computed so many tokens of its prompt."""
         if state.computed_tokens >= tokens and state.is_running:

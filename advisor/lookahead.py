@@ -11,6 +11,7 @@ from kvready.advisor.readiness import FROM_DISK, INTO_HBM, Mover
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.rollforward import (
     ASSUMED_OUTPUT_TOKENS,
+    FirstTokens,
     Job,
     Limits,
     Link,
@@ -80,11 +81,11 @@ class Lookahead:
             mark,
         )
 
-    def first_tokens(self, moment: Moment) -> dict[str, float]:
+    def first_tokens(self, moment: Moment) -> FirstTokens:
         """Of all live requests, seconds from now: what `roll` says of each, for one roll."""
         engine = self._foreseeable_engine()
         if engine is None:
-            return {}
+            return FirstTokens({})
         return first_tokens(
             self._jobs(self._requests.live.values(), moment, engine),
             self._limits(engine),

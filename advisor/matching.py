@@ -146,9 +146,9 @@ def _with_own_copies(found: Holding, state: RequestState, estimates: EngineEstim
     copies = state.unfinished_copies
     if not copies or not found.portions:
         return found
-    ready: Range = estimates.copies_ready(copies)
-    if found.in_flight_ready is not None:
-        ready = later(ready, found.in_flight_ready)
+    ready: Range | None = estimates.copies_ready(copies)
+    if found.in_flight_tokens:
+        ready = later(ready, found.in_flight_ready) if ready and found.in_flight_ready else None
     return Holding(
         hbm_tokens=found.hbm_tokens,
         in_flight_tokens=found.in_flight_tokens + found.lower_tokens,

@@ -92,6 +92,13 @@ class Rolled(NamedTuple):
     horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
 
 
+class FirstTokens(NamedTuple):
+    """Of all requests that can be told, seconds from now."""
+
+    seconds: dict[str, float]
+    horizon_seconds: float = math.inf
+
+
 NOTHING_UNDER_WAY = UnderWay()
 IDLE_LINK = Link()
 
@@ -117,14 +124,11 @@ def first_tokens(
     batch_seconds: BatchCost,
     under_way: UnderWay = NOTHING_UNDER_WAY,
     link: Link = IDLE_LINK,
-) -> dict[str, float]:
-    """When each has its first token, rolled once: equal to `roll_forward` of one after another.
-
-    Those that cannot be told are left out.
-    """
+) -> FirstTokens:
+    """When each has its first token, rolled once: equal to `roll_forward` of one after another."""
     rolling = _Rolling(jobs, None, limits, link, None)
     _roll(rolling, batch_seconds, under_way)
-    return rolling.first_tokens
+    return FirstTokens(rolling.first_tokens, rolling.rolled.horizon_seconds)
 
 
 def _roll(rolling: _Rolling, batch_seconds: BatchCost, under_way: UnderWay) -> None:
@@ -240,8 +244,7 @@ class _Rolling:
         ordered, link = self._to_load, self._link
         share = link.step_share if self._parks else 0.0
         submitted = now + link.submit_seconds + share * compute_seconds
-        begun = max(submitted, self._link_free_seconds)
-        ended = begun
+        ended = begun = max(submitted, self._link_free_seconds)
         for job in ordered:
             ended += job.load_seconds
             job.usable_after_seconds = ended
@@ -266,8 +269,8 @@ class _Rolling:
         """When the last copy that the step's members need, ordered before it, is usable."""
         members = [self._by_id[name] for name in self._shares if name in self._by_id]
         ordered = {job.request_id for job in self._to_load}
-        copies = [j.usable_after_seconds for j in members if j.request_id not in ordered]
-        return max(copies, default=now)
+        earlier = (j.usable_after_seconds for j in members if j.request_id not in ordered)
+        return max(earlier, default=now)
 
     def next_ready(self, now: float) -> float | None:
         """When the next load is ready; None if nothing is loading."""
@@ -344,9 +347,8 @@ class _Rolling:
             return False
         for job in self.waiting:
             self.work += 1
-            if job.blocks_needed <= self._free_blocks and (
-                job.usable_after_seconds <= now or not self._parks
-            ):
+            fits = job.blocks_needed <= self._free_blocks
+            if fits and (job.usable_after_seconds <= now or not self._parks):
                 return True
         return False
 
@@ -356,8 +358,7 @@ class _Rolling:
         found = {member.request_id: member.context_tokens for member in members}
         self.work += len(self.waiting)
         admitted = [job for job in self.waiting if job.request_id in found]
-        if admitted:
-            self.waiting = [job for job in self.waiting if job.request_id not in found]
+        self.waiting = [job for job in self.waiting if job.request_id not in found]
         for job in admitted:
             self._take_blocks(job)
             self._admit(job, 0.0)

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from story import BLOCK_TOKENS, ENGINE, Story, prefill
 
+from kvready.advisor import engine_estimates, rollforward
 from kvready.advisor.contract import Answer, Candidate, InTime, Question, Resource, ResourceKind
 from kvready.advisor.decision import Decision, Reason, Tolerates
 from kvready.advisor.engine_estimates import ROLLS_APART
 from kvready.advisor.ledger import Target
 from kvready.advisor.load_priors import GENERIC, READ, LoadPriors, Path, Prior, PriorKind
-from kvready.advisor.lookahead import Lookahead
+from kvready.advisor.lookahead import EXTRAPOLATED, Lookahead
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.ways import Stage, WayName
 from kvready.collectors.asked import AskedCandidate
@@ -482,6 +483,38 @@ def test_in_process_a_recorded_question_is_answered_in_its_place(learned: Story)
     assert replayed(learned) == [msgspec.json.encode(pipeline.readiness.latest)]
     with pytest.raises(ServiceError, match="was not ingested"):
         pipeline.readiness.ask(question, pipeline.moment, lambda asked: None)
+
+
+def test_an_answer_that_leans_on_a_queue_beyond_what_is_rolled_says_so(
+    learned: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = Candidate(block_hashes=CHAIN, prompt_tokens=300)
+    assert not ask(learned, candidate)[0].model_version.endswith(EXTRAPOLATED)
+    now = learned.pipeline.moment[1]
+    for number in range(30):
+        learned.arrives(now, f"queued-{number}", range(100 * number, 100 * number + 9))
+    assert not ask(learned, candidate)[0].model_version.endswith(EXTRAPOLATED)
+    monkeypatch.setattr(rollforward, "MAX_WORK", 30)
+    learned.arrives(now, "one-more", range(9_000, 9_009))
+    (answer,) = ask(learned, candidate)
+    assert answer.model_version.endswith(EXTRAPOLATED)
+    assert "queue" not in answer.not_included
+
+
+def test_a_part_in_flight_of_which_nothing_can_be_told_is_said_to_be_left_out(
+    learned: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = learned.pipeline.moment[1]
+    prompts = [tuple(range(5_000 + 100 * n, 5_008 + 100 * n)) for n in range(3)]
+    for number, prompt in enumerate(prompts):
+        learned.arrives(now, f"leader-{number}", prompt)
+    monkeypatch.setattr(engine_estimates, "MAX_LEADERS", 2)
+    candidates = [
+        Candidate(block_hashes=prompt, prompt_tokens=8 * BLOCK_TOKENS) for prompt in prompts
+    ]
+    answers = ask(learned, *candidates)
+    assert [WayName.WAIT in {way.way for way in one.ways} for one in answers] == [True, True, False]
+    assert [one.not_included for one in answers] == [(), (), ("in_flight",)]
 
 
 def test_a_salted_recording_still_answers_alike(learned: Story) -> None:

@@ -202,7 +202,7 @@ def test_all_rolled_at_once_have_their_first_tokens_as_if_rolled_one_by_one(
     rest = (limits, seconds_per_token, UnderWay([members] if members else [], 1.0))
     apart = {one.request_id: first_token_seconds(jobs, one.request_id, *rest) for one in jobs}
     known = {name: seconds for name, seconds in apart.items() if seconds is not None}
-    assert first_tokens(jobs, *rest) == known
+    assert first_tokens(jobs, *rest).seconds == known
 
 
 deep_queues = st.tuples(
@@ -270,6 +270,6 @@ def test_beyond_its_horizon_it_goes_on_at_the_pace_of_what_was_rolled(waiting: i
     assert rolled.first_token_seconds is not None
     assert rolled.horizon_seconds < rolled.scheduled_seconds < rolled.first_token_seconds
     assert rolled.first_token_seconds == pytest.approx(whole.first_token_seconds, rel=0.1)
-    at_once = first_tokens(jobs, limits, one_second_a_step)
+    at_once = first_tokens(jobs, limits, one_second_a_step).seconds
     assert at_once[names[-1]] == pytest.approx(rolled.first_token_seconds)
     assert [at_once[name] for name in names] == sorted(at_once.values())
