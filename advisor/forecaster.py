@@ -68,7 +68,7 @@ class Forecaster:
         """The engine said what it is."""
         self.lookahead.engine = engine
         self.writer.supported_kv_state = engine.supported_kv_state
-        self.mover.announce(engine.load_method)
+        self.mover.announce(engine.load_method, engine.gather_workers)
 
     # Loads -----------------------------------------------------------------------------------
 

@@ -36,17 +36,25 @@ from kvready.kernels.profile import Curve, LinkProfile, Provenance, Sample
 # Proportions to lean on while a curve has few samples.
 LEANING = (1e-5, 1.0 / GENERIC_CURVE.bytes_per_second, 1e-7)  # overhead, a byte, a fragment
 SHAPES_FOR_KNOTS = 8  # sizes; below, a cost without corrections
+MAX_BUDGETS = 8  # numbers of workers of one path, those nearest to the usual one
 FOLDS = 4  # parts of a curve's sizes, each held out once
 MACHINE_FACTOR = 2.0  # between machines of one kind: a generation of a bus, or half of its lanes
 
 
 def priors_of(profile: LinkProfile) -> LoadPriors:
-    """The prior of each path of a profile, its movers with as many workers as usual."""
+    """The priors of each path of a profile: with as many workers as usual, and with others."""
     measured = profile.provenance is Provenance.MEASURED
     kind = PriorKind.MEASURED if measured else PriorKind.PUBLISHED
-    known = {Path(curve.source, curve.destination, curve.mover) for curve in profile.curves}
-    paths = {path: _prior(profile, path, kind) for path in sorted(known)}
-    return LoadPriors(kind, profile.name, profile.calibration_id, paths)
+    paths: dict[Path, Prior] = {}
+    budgets: dict[Path, list[Prior]] = {}
+    for path in sorted({Path(one.source, one.destination, one.mover) for one in profile.curves}):
+        usual = profile.curve(*path) or profile.curve(*path, contended=True)
+        assert usual is not None
+        timed = {one.workers for one in profile.curves if _path(one) == path}
+        nearest = sorted(timed, key=lambda count: (abs(count - usual.workers), count))
+        budgets[path] = [_prior(profile, path, kind, workers) for workers in nearest[:MAX_BUDGETS]]
+        paths[path] = budgets[path][0]
+    return LoadPriors(kind, profile.name, profile.calibration_id, paths, budgets)
 
 
 def fitted(curve: Curve) -> LoadCurve:
@@ -92,18 +100,21 @@ def _fitted_to(samples: Sequence[Sample]) -> LoadCurve:
     return regressor(prior=LEANING).fit(sizes, seconds).to_curve()
 
 
-def _prior(profile: LinkProfile, path: Path, kind: PriorKind) -> Prior:
+def _path(curve: Curve) -> Path:
+    return Path(curve.source, curve.destination, curve.mover)
+
+
+def _prior(profile: LinkProfile, path: Path, kind: PriorKind, workers: int) -> Prior:
     """A mover timed under one condition alone is taken to be the same under the other."""
-    quiet = profile.curve(*path)
-    contended = profile.curve(*path, contended=True)
-    told = [curve for curve in (quiet, contended) if curve is not None]
+    told = [one for one in profile.curves if _path(one) == path and one.workers == workers]
+    told.sort(key=lambda one: one.contended)
     curves = [fitted(curve) for curve in told]
     if kind is PriorKind.MEASURED:
         own = [max(held_out_error(curve.samples) for curve in told)]
     else:
         own = [_claimed_error(profile), math.log(MACHINE_FACTOR)]
     off = math.hypot(math.log(LARGEST_FACTOR), *own)
-    return Prior(kind, curves[0], curves[-1], math.exp(min(off, math.log(GENERIC_FACTOR))))
+    return Prior(kind, curves[0], curves[-1], math.exp(min(off, math.log(GENERIC_FACTOR))), workers)
 
 
 def _claimed_error(profile: LinkProfile) -> float:

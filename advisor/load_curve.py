@@ -8,13 +8,13 @@ size. At a fixed fragment size a larger copy never costs less.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from statistics import median
 
 from kvready.kernels.errors import ProfileError
 
 MAX_KNOTS = 40  # octaves: fragments from a byte to a terabyte
 LARGEST_KNOT = math.log(1e3)  # a correction by more is a fault of the fit
-FIELDS = ("overhead_seconds", "fragment_seconds", "bytes_per_second", "first_octave")
 
 
 class LoadCurve:
@@ -84,23 +84,6 @@ class LoadCurve:
         left = int(place)
         return base * math.exp(self.knots[left] + (place - left) * self._slopes[left])
 
-    def as_floats(self) -> dict[str, float | list[float]]:
-        """Plain floats, for JSON."""
-        floats: dict[str, float | list[float]] = {name: getattr(self, name) for name in FIELDS}
-        return floats | {"knots": list(self.knots)}
-
-    @classmethod
-    def of_floats(cls, floats: Mapping[str, object]) -> LoadCurve:
-        """Back from `as_floats`. Raises `ProfileError` for anything else."""
-        known = {*FIELDS, "knots"}
-        if set(floats) != known:
-            raise ProfileError(f"a load curve has {sorted(known)}, not {sorted(floats)}")
-        knots = floats["knots"]
-        if not isinstance(knots, list):
-            raise ProfileError(f"the knots of a load curve are a list, not {knots!r}")
-        costs = [_number(floats[name]) for name in FIELDS]
-        return cls(costs[0], costs[1], costs[2], costs[3], [_number(knot) for knot in knots])
-
 
 class WorkerLimit:
     """How a link's bandwidth grows with the workers that keep bytes in flight.
@@ -120,28 +103,37 @@ class WorkerLimit:
         self.worker_bytes_per_second = worker_bytes_per_second
 
     @classmethod
-    def of_round_trip(
-        cls, link_bytes_per_second: float, bytes_in_flight: float, round_trip_seconds: float
-    ) -> WorkerLimit:
-        """From what one worker keeps in flight, and for how long."""
-        return cls(link_bytes_per_second, bytes_in_flight / round_trip_seconds)
+    def of_measured(cls, measured: Sequence[tuple[int, float]]) -> WorkerLimit:
+        """A link's limit and a worker's, from (workers, bytes per second).
+
+        Every number of workers may be the last before the link is full; the one with the smallest
+        relative errors stands. Raises `ProfileError` for fewer than two numbers of workers.
+        """
+        counts = sorted({workers for workers, _ in measured})
+        if len(counts) < 2:
+            raise ProfileError("a worker's share needs two numbers of workers; calibrate with more")
+        limits = []
+        for last in counts:
+            full = [rate for workers, rate in measured if workers > last]
+            free = [rate / workers for workers, rate in measured if workers <= last]
+            limits.append(cls(median(full) if full else max(r for _, r in measured), median(free)))
+        return min(limits, key=lambda limit: limit._error(measured))
 
     def bytes_per_second(self, workers: int) -> float:
         """What so many SMs or threads move."""
         return min(self.link_bytes_per_second, workers * self.worker_bytes_per_second)
 
-    def limited(self, curve: LoadCurve, workers: int) -> LoadCurve:
-        """A curve of all workers as it would be with so many; never quicker than it was."""
+    def curve(self, timed: LoadCurve, timed_workers: int, workers: int) -> LoadCurve:
+        """A curve that was timed with some workers as it would be with others."""
+        growth = self.bytes_per_second(workers) / self.bytes_per_second(timed_workers)
         return LoadCurve(
-            curve.overhead_seconds,
-            curve.fragment_seconds,
-            min(curve.bytes_per_second, self.bytes_per_second(workers)),
-            curve.first_octave,
-            curve.knots,
+            timed.overhead_seconds,
+            timed.fragment_seconds,
+            timed.bytes_per_second * growth,
+            timed.first_octave,
+            timed.knots,
         )
 
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ProfileError(f"a load curve is made of numbers, not of {value!r}")
-    return float(value)
+    def _error(self, measured: Sequence[tuple[int, float]]) -> float:
+        """Of the logarithms, summed."""
+        return sum(abs(math.log(self.bytes_per_second(count) / rate)) for count, rate in measured)

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kvready.advisor.load_curve import LARGEST_KNOT, MAX_KNOTS, LoadCurve, WorkerLimit
+from kvready.advisor.load_curve import LARGEST_KNOT, MAX_KNOTS, LoadCurve
 from kvready.kernels.errors import ProfileError
 
 Floats = NDArray[np.float64]
@@ -182,29 +182,6 @@ class KnotRegressor(_CostRegressor):
             solved = np.asarray(np.linalg.solve(normal, moment), dtype=np.float64)
             weight = _by_absolute_error(left - hats @ solved)
         return np.clip(solved, -LARGEST_KNOT, LARGEST_KNOT)
-
-
-def fit_worker_limit(measured: Sequence[tuple[int, float]]) -> WorkerLimit:
-    """A link's limit and a worker's, from (workers, bytes per second). Raises `ProfileError`.
-
-    Every number of workers may be the last before the link is full; the one with the smallest
-    relative errors stands.
-    """
-    if len({workers for workers, _ in measured}) < 2:
-        raise ProfileError("a worker's share needs two numbers of workers; calibrate with more")
-    best: tuple[float, WorkerLimit] | None = None
-    for last in sorted({workers for workers, _ in measured}):
-        free = [rate / workers for workers, rate in measured if workers <= last]
-        full = [rate for workers, rate in measured if workers > last]
-        link = float(np.median(full)) if full else max(rate for _, rate in measured)
-        limit = WorkerLimit(link, float(np.median(free)))
-        error = sum(
-            abs(float(np.log(limit.bytes_per_second(workers) / rate))) for workers, rate in measured
-        )
-        if best is None or error < best[0]:
-            best = error, limit
-    assert best is not None
-    return best[1]
 
 
 def _with_one(rows: Floats) -> Floats:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvready.advisor.load_curve import LoadCurve
+from kvready.advisor.load_curve import LoadCurve, WorkerLimit
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.load_start import MAX_NAME_CHARACTERS, CurveStart, LoadStart, PathStart
 from kvready.collectors.records import CopyMethod, Tier
@@ -48,6 +48,7 @@ class Prior(NamedTuple):
     quiet: LoadCurve
     contended: LoadCurve
     factor: float = GENERIC_FACTOR  # the engine's copies lie within so many times, either way
+    workers: int = 0  # that the curves are of; 0: untold
 
     def seconds(self, payload_bytes: int, fragments: int, *, beside_compute: bool) -> float:
         """What the copy takes by this curve, in the mover."""
@@ -83,11 +84,14 @@ class LoadPriors:
         name: str = "",
         calibration_id: str = "",
         paths: Mapping[Path, Prior] | None = None,
+        budgets: Mapping[Path, Sequence[Prior]] | None = None,
     ) -> None:
+        """`paths` have their usual workers, `budgets` all numbers of workers that were timed."""
         self.kind = kind
         self.name = name
         self.calibration_id = calibration_id
         self._paths = dict(paths or {})
+        self._budgets = dict(budgets or {})
 
     @property
     def described(self) -> str:
@@ -96,22 +100,49 @@ class LoadPriors:
             return "generic: no link profile given"
         return f"{self.kind}: {self.name} ({self.calibration_id})"
 
-    def prior(self, source: Tier, destination: Tier, method: CopyMethod | None) -> Prior:
-        """The prior of one mover; of a path that the profile lacks, the generic one."""
+    def prior(
+        self,
+        source: Tier,
+        destination: Tier,
+        method: CopyMethod | None,
+        workers: int = 0,
+    ) -> Prior:
+        """The prior of one mover, with so many workers where the engine tells.
+
+        Of a path that the profile lacks, the generic one.
+        """
         for mover in (method or CopyMethod.DMA_PER_PAGE, READ):
-            found = self._paths.get(Path(source, destination, mover))
-            if found is not None:
-                return found
+            path = Path(source, destination, mover)
+            usual = self._paths.get(path)
+            if usual is not None:
+                return self._with_workers(path, usual, workers) if workers > 0 else usual
         return GENERIC
+
+    def _with_workers(self, path: Path, usual: Prior, workers: int) -> Prior:
+        """That number's own curves, or the nearest ones by how the link fills; less sure then."""
+        timed = [one for one in self._budgets.get(path, ()) if one.workers > 0] or [usual]
+        nearest = min(timed, key=lambda one: (abs(one.workers - workers), one.workers))
+        if nearest.workers == workers:
+            return nearest
+        unsure = nearest._replace(factor=GENERIC_FACTOR, workers=workers)
+        rates = [(one.workers, one.quiet.bytes_per_second) for one in timed]
+        if len(dict(rates)) < 2:
+            return unsure
+        limit = WorkerLimit.of_measured(rates)
+        return unsure._replace(
+            quiet=limit.curve(nearest.quiet, nearest.workers, workers),
+            contended=limit.curve(nearest.contended, nearest.workers, workers),
+        )
 
     def told(self) -> LoadStart | None:
         """As a recording carries it, the paths that engines have; None where nothing was given."""
         if self.kind is PriorKind.GENERIC:
             return None
         paths = tuple(
-            PathStart(*path, _told(prior.quiet), _told(prior.contended), prior.factor)
-            for path, prior in self._paths.items()
+            PathStart(*path, _told(one.quiet), _told(one.contended), one.factor, one.workers)
+            for path, usual in self._paths.items()
             if {path.source, path.destination} <= TIER_NAMES and path.mover in MOVER_NAMES
+            for one in (usual, *(o for o in self._budgets.get(path, ()) if o is not usual))
         )
         return LoadStart(self.kind, self.name[:MAX_NAME_CHARACTERS], self.calibration_id, paths)
 
@@ -122,18 +153,25 @@ class LoadPriors:
             return NO_PROFILE
         try:
             kind = PriorKind(start.kind)
-            paths = {
-                Path(one.source, one.destination, one.mover): Prior(
-                    kind, _curve(one.quiet), _curve(one.contended), _factor(one.factor)
+            paths: dict[Path, Prior] = {}
+            budgets: dict[Path, list[Prior]] = {}
+            for told in start.paths:
+                prior = Prior(
+                    kind,
+                    _curve(told.quiet),
+                    _curve(told.contended),
+                    _factor(told.factor),
+                    told.workers,
                 )
-                for one in start.paths
-            }
+                path = Path(told.source, told.destination, told.mover)
+                paths.setdefault(path, prior)
+                budgets.setdefault(path, []).append(prior)
         except (ProfileError, ValueError) as error:
             raise RecordingError(
                 f"the recording's header says that loads start from {start.name!r}, but its "
                 f"figures cannot be used ({error}): upgrade kvready, or record anew"
             ) from None
-        return cls(kind, start.name, start.calibration_id, paths)
+        return cls(kind, start.name, start.calibration_id, paths, budgets)
 
 
 def _told(curve: LoadCurve) -> CurveStart:

@@ -43,12 +43,14 @@ class LoadModel:
         source: Tier = Tier.HOST,
         destination: Tier = Tier.HBM,
         priors: LoadPriors = NO_PROFILE,
+        gather_workers: int = 0,
     ) -> None:
         self.source = source
         self.destination = destination
         self.expected_method: CopyMethod | None = None  # of the next copy: that of the last one
         self.movers: dict[CopyMethod | None, CopyModel] = {}
         self._priors = priors
+        self._gather_workers = gather_workers
         self._wait = OnlineFit(
             prior=(PRIOR_SUBMIT_SECONDS, PRIOR_STEP_SHARE),
             typical_features=(1.0, TYPICAL_STEP_SECONDS),
@@ -83,9 +85,15 @@ class LoadModel:
         """What is learned of one mover."""
         found = self.movers.get(method)
         if found is None:
-            prior = self._priors.prior(self.source, self.destination, method)
+            workers = self._gather_workers if method is CopyMethod.GATHER else 0
+            prior = self._priors.prior(self.source, self.destination, method, workers)
             found = self.movers[method] = CopyModel(prior)
         return found
+
+    def gathers_with(self, workers: int) -> None:
+        """The engine said with how many; a gather with others is another mover."""
+        self._gather_workers = workers
+        self.movers.pop(CopyMethod.GATHER, None)
 
     def service_seconds(
         self,
@@ -159,7 +167,7 @@ class Mover:
     def __init__(self, priors: LoadPriors = NO_PROFILE) -> None:
         self.models: dict[Direction, LoadModel] = {}
         self._priors = priors
-        self._announced: CopyMethod | None = None
+        self._gather_workers = 0
         self._recent: deque[tuple[Direction, Span]] = deque(maxlen=MAX_RECENT_COPIES)
 
     @property
@@ -167,9 +175,15 @@ class Mover:
         """The link profile that copies start from; empty: none."""
         return self._priors.calibration_id
 
-    def announce(self, method: CopyMethod | None) -> None:
-        """The engine said which mover it loads with; what copies tell later overrules it."""
-        self._announced = method
+    def announce(self, method: CopyMethod | None, gather_workers: int = 0) -> None:
+        """The engine said which mover it loads with; what copies tell later overrules it.
+
+        And with how many workers it gathers, 0 where it does not tell: no copy tells that.
+        """
+        if gather_workers != self._gather_workers:
+            self._gather_workers = gather_workers
+            for model in self.models.values():
+                model.gathers_with(gather_workers)
         if method is not None and not any(self.model(*INTO_HBM).calibrations()):
             self.model(*INTO_HBM).expected_method = method
 
@@ -177,7 +191,7 @@ class Mover:
         """The model of one direction."""
         found = self.models.get((source, destination))
         if found is None:
-            found = LoadModel(source, destination, self._priors)
+            found = LoadModel(source, destination, self._priors, self._gather_workers)
             self.models[source, destination] = found
         return found
 

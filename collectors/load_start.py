@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-MAX_PATHS = 128  # tiers by tiers by movers, with room for more of each
+MAX_PATHS = 1_024  # tiers by tiers by movers by their workers, with room for more of each
 MAX_KNOTS = 64
 MAX_NAME_CHARACTERS = 256
 
@@ -29,7 +29,7 @@ class CurveStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class PathStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One mover in one direction, alone and beside compute."""
+    """One mover in one direction, alone and beside compute. Its usual workers come first."""
 
     source: Name
     destination: Name
@@ -37,6 +37,7 @@ class PathStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     quiet: CurveStart
     contended: CurveStart
     factor: float = 4.0  # first copies lie within so many times; the default is what it was untold
+    workers: int = 0  # that the mover was timed with; 0: untold
 
 
 class LoadStart(msgspec.Struct, frozen=True):

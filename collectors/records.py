@@ -67,6 +67,7 @@ class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     has_mover_times: bool = False  # the mover itself reports start and end of its copies
     supported_kv_state: bool = True  # dense attention in one group
     load_method: CopyMethod | None = None  # of the host tier's loads, where it is configured
+    gather_workers: int = 0  # threads or SMs of the host tier's gather; 0: untold
     request_token_limit: int = 0  # prefill tokens of one request in a batch; 0: only the batch's
 
 

@@ -1,9 +1,9 @@
-"""What a copy costs, as plain floats: the formula, its bounds, its way through JSON."""
+"""What a copy costs, as plain floats: the formula, its bounds, and how it grows with workers."""
 
 from __future__ import annotations
 
-import json
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -33,13 +33,6 @@ def test_at_one_fragment_size_a_larger_copy_never_costs_less(
     fewer, more = sorted(counts)
     less = curve.seconds(fragment * fewer, fewer)
     assert 0.0 < less <= curve.seconds(fragment * more, more) * (1 + 1e-12)
-
-
-@given(curve=curves, payload=sizes, fragments=st.integers(1, 1 << 20))
-def test_a_curve_is_the_same_after_json(curve: LoadCurve, payload: int, fragments: int) -> None:
-    again = LoadCurve.of_floats(json.loads(json.dumps(curve.as_floats())))
-    assert again.seconds(payload, fragments) == curve.seconds(payload, fragments)
-    assert again.as_floats() == curve.as_floats()
 
 
 def test_corrections_are_linear_between_octaves_and_clamped_outside() -> None:
@@ -77,25 +70,37 @@ def test_figures_that_no_link_can_have_are_refused(figures: tuple[float, ...]) -
         LoadCurve(*figures)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"knots": 1.0}, {"knots": ["0"]}, {"bytes_per_second": "fast"}, {"overhead_seconds": True}]
-    + [{"surprise": 1.0}],
-)
-def test_what_is_no_curve_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ProfileError):
-        LoadCurve.of_floats(LoadCurve(0.0, 0.0, 1e9).as_floats() | change)
-
-
 def test_bandwidth_grows_with_workers_until_the_link_is_full() -> None:
     # 32 KiB in flight for 1.3 us are 25 GB/s a worker: a link of 55 GB/s is full with the third.
-    limit = WorkerLimit.of_round_trip(55e9, 32 * 1024, 1.3e-6)
+    limit = WorkerLimit(55e9, 32 * 1024 / 1.3e-6)
     rates = [limit.bytes_per_second(workers) / 1e9 for workers in (1, 2, 3, 132)]
     assert rates == pytest.approx([25.2, 50.4, 55.0, 55.0], rel=1e-3)
-    curve = LoadCurve(1e-5, 1e-8, 55e9)
-    assert limit.limited(curve, 132).seconds(1 << 30, 1) == curve.seconds(1 << 30, 1)
-    # A gibibyte at a worker's 25.2 GB/s.
-    assert limit.limited(curve, 1).seconds(1 << 30, 1) == pytest.approx(0.0426, rel=1e-2)
+    timed = LoadCurve(1e-5, 1e-8, 25.2e9)
+    # A gibibyte at what is timed, at twice that, at the link's 55 GB/s.
+    for workers, seconds in ((1, 0.0426), (2, 0.0213), (132, 0.0195)):
+        assert limit.curve(timed, 1, workers).seconds(1 << 30, 1) == pytest.approx(
+            seconds, rel=1e-2
+        )
+    assert limit.curve(timed, 4, 8).seconds(1 << 30, 1) == timed.seconds(1 << 30, 1)
+
+
+def test_a_links_limit_and_a_workers_share_are_found_from_a_few_numbers_of_workers() -> None:
+    rng = random.Random(15)
+    measured = [
+        (workers, min(55e9, workers * 25.2e9) * math.exp(rng.gauss(0, 0.02)))
+        for workers in (1, 2, 4, 8, 16, 32, 132)
+        for _ in range(3)
+    ]
+    limit = WorkerLimit.of_measured(measured)
+    assert limit.link_bytes_per_second == pytest.approx(55e9, rel=0.03)
+    assert limit.worker_bytes_per_second == pytest.approx(25.2e9, rel=0.03)
+
+
+def test_a_link_that_no_number_of_workers_fills_has_the_best_rate_seen_as_its_limit() -> None:
+    limit = WorkerLimit.of_measured([(1, 1e9), (2, 2e9), (4, 4e9)])
+    assert limit.bytes_per_second(4) == limit.bytes_per_second(64) == pytest.approx(4e9)
+    with pytest.raises(ProfileError, match="two numbers of workers"):
+        WorkerLimit.of_measured([(1, 1e9), (1, 1.1e9)])
 
 
 def layer_by_layer(mode: OverlapMode, layers: int, load: float, compute: float) -> float:

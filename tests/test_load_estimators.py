@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from kvready.advisor.link_curves import LEANING
 from kvready.advisor.load_curve import LoadCurve
-from kvready.advisor.load_estimators import AlphaBetaRegressor, KnotRegressor, fit_worker_limit
+from kvready.advisor.load_estimators import AlphaBetaRegressor, KnotRegressor
 from kvready.kernels.errors import ProfileError
 
 Floats = NDArray[np.float64]
@@ -135,22 +135,3 @@ def test_a_curve_needs_bytes_and_fragments() -> None:
 def test_a_prior_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="one positive cost per column"):
         AlphaBetaRegressor((1e-5, 1e-10)).fit([[1.0, 1.0], [2.0, 1.0]], [1.0, 2.0])
-
-
-def test_a_links_limit_and_a_workers_share_are_found_from_a_few_numbers_of_workers() -> None:
-    rng = random.Random(15)
-    measured = [
-        (workers, min(55e9, workers * 25.2e9) * math.exp(rng.gauss(0, 0.02)))
-        for workers in (1, 2, 4, 8, 16, 32, 132)
-        for _ in range(3)
-    ]
-    limit = fit_worker_limit(measured)
-    assert limit.link_bytes_per_second == pytest.approx(55e9, rel=0.03)
-    assert limit.worker_bytes_per_second == pytest.approx(25.2e9, rel=0.03)
-
-
-def test_a_link_that_no_number_of_workers_fills_has_the_best_rate_seen_as_its_limit() -> None:
-    limit = fit_worker_limit([(1, 1e9), (2, 2e9), (4, 4e9)])
-    assert limit.bytes_per_second(4) == limit.bytes_per_second(64) == pytest.approx(4e9)
-    with pytest.raises(ProfileError, match="two numbers of workers"):
-        fit_worker_limit([(1, 1e9), (1, 1.1e9)])

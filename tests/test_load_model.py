@@ -252,6 +252,69 @@ def test_before_its_first_copy_an_interval_is_as_wide_as_the_prior_says() -> Non
         assert interval.low_seconds == pytest.approx(course.seconds / factor, rel=0.05)
 
 
+def test_a_gather_is_believed_to_be_what_was_timed_with_as_many_workers() -> None:
+    rates = {1: 10e9, 2: 20e9, 4: 40e9, 8: 40e9}
+    curves = [
+        msgspec.structs.replace(
+            measured(LoadCurve(1e-5, 1e-8, rate), contended=contended, scatter=0.01),
+            workers=workers,
+        )
+        for workers, rate in rates.items()
+        for contended in (False, True)
+    ]
+    priors = priors_of(here(*curves))
+    size, fragments = 1 << 30, 1 << 14
+
+    def believed(workers: int) -> Prior:
+        return priors.prior(*LOAD, GATHER, workers)
+
+    assert believed(0).workers == 1  # as usual
+    for workers, rate in rates.items():
+        prior = believed(workers)
+        for beside in (False, True):
+            seconds = prior.seconds(size, fragments, beside_compute=beside)
+            assert seconds == pytest.approx(size / rate, rel=0.05)
+        assert prior.factor < 2.1
+    # Three fill three quarters of what four do; sixteen no more than four.
+    for workers, rate in ((3, 30e9), (16, 40e9)):
+        prior = believed(workers)
+        seconds = prior.seconds(size, fragments, beside_compute=False)
+        assert seconds == pytest.approx(size / rate, rel=0.05)
+        assert prior.factor == GENERIC.factor  # that number was not timed
+
+
+def test_where_one_number_of_workers_was_timed_others_are_as_unsure_as_without_a_profile() -> None:
+    profile = here(measured(LoadCurve(1e-5, 1e-8, 10e9), contended=False))
+    two, three = (priors_of(profile).prior(*LOAD, GATHER, workers) for workers in (2, 3))
+    assert two.factor < three.factor == GENERIC.factor
+    assert three.seconds(1 << 30, 64, beside_compute=True) == two.seconds(
+        1 << 30, 64, beside_compute=True
+    )
+
+
+def test_a_gather_with_other_workers_is_another_mover() -> None:
+    curves = [
+        msgspec.structs.replace(
+            measured(LoadCurve(1e-5, 1e-8, workers * 5e9), contended=False), workers=workers
+        )
+        for workers in (1, 4)
+    ]
+    link = Link(priors_of(here(*curves)))
+    link.mover.announce(GATHER, 1)
+    before = link.mover.service_seconds(link.order(32))
+    for _ in range(20):
+        link.load(32, GATHER, 1.5 * before)
+    link.load(32, PAGES, 0.2)
+    link.mover.announce(GATHER, 1)  # the engine describes itself again
+    model = link.mover.model(*LOAD)
+    assert model.mover(GATHER).copies == 20
+    link.mover.announce(GATHER, 4)
+    assert model.mover(GATHER).copies == 0
+    assert model.mover(PAGES).copies == 1
+    model.expected_method = GATHER
+    assert link.mover.service_seconds(link.order(32)) == pytest.approx(before / 4, rel=0.1)
+
+
 def test_a_path_that_a_profile_lacks_stays_generic_and_says_so() -> None:
     priors = priors_of(published(gather=40e9))
     assert priors.prior(*STORE, GATHER) is GENERIC

@@ -100,11 +100,16 @@ def test_a_recording_from_before_headers_told_replays_as_it_did() -> None:
 def test_curves_come_back_bit_by_bit(quiet: LoadCurve, contended: LoadCurve, factor: float) -> None:
     path = LinkPath("host", "hbm", "gather")
     prior = Prior(PriorKind.MEASURED, quiet, contended, factor)
-    told = LoadPriors(PriorKind.MEASURED, "here", "0123", {path: prior}).told()
+    more = prior._replace(quiet=contended, workers=4)
+    priors = LoadPriors(PriorKind.MEASURED, "here", "0123", {path: prior}, {path: [prior, more]})
+    told = priors.told()
     again = LoadPriors.of_told(msgspec.json.decode(msgspec.json.encode(told), type=LoadStart))
     assert again.told() == told
     found = again.prior(Tier.HOST, Tier.HBM, CopyMethod.GATHER)
     assert found.factor == factor
+    other = again.prior(Tier.HOST, Tier.HBM, CopyMethod.GATHER, 4)
+    assert (other.workers, found.workers) == (4, 0)
+    assert other.quiet.seconds(1 << 20, 7) == contended.seconds(1 << 20, 7)
     for before, after in ((quiet, found.quiet), (contended, found.contended)):
         assert before.seconds(1 << 20, 7) == after.seconds(1 << 20, 7)
 

@@ -70,6 +70,7 @@ def describe(scheduler: Any, version: str, rank_pages: tuple[GroupPages, ...]) -
         has_mover_times=any(extra.get("transfer_observer") for _, extra in connectors),
         supported_kv_state=_is_dense(scheduler.kv_cache_config),
         load_method=next(_movers(connectors), None),
+        gather_workers=max((_gather_workers(extra) for _, extra in connectors), default=0),
         request_token_limit=_request_token_limit(config.scheduler_config),
     )
 
@@ -85,6 +86,12 @@ def _movers(connectors: list[tuple[str, Mapping[str, Any]]]) -> Iterator[CopyMet
     for _, extra in connectors:
         if extra.get("mover") in tuple(CopyMethod):
             yield CopyMethod(extra["mover"])
+
+
+def _gather_workers(extra: Mapping[str, Any]) -> int:
+    """Whoever gathers refuses a setting that is no count; here it is untold."""
+    workers = extra.get("gather_threads")
+    return workers if isinstance(workers, int) and workers > 0 else 0
 
 
 def _page_bytes(spec: Any) -> int:

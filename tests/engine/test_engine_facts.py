@@ -103,6 +103,13 @@ def test_a_host_tier_and_its_mover_are_told_wherever_they_are_named() -> None:
         assert told.overlap is OverlapMode.BEFORE_ADMISSION
 
 
+def test_how_many_threads_gather_is_told_where_it_is_set() -> None:
+    assert facts(connector="OffloadingConnector").gather_workers == 0
+    for setting, told in ((4, 4), (0, 0), ("4", 0), (None, 0)):
+        extra = {"gather_threads": setting}
+        assert facts(connector="OffloadingConnector", extra=extra).gather_workers == told
+
+
 def test_a_connector_that_loads_within_the_step_blocks() -> None:
     assert facts(connector="ExampleConnector").overlap is OverlapMode.BLOCKING
 
