@@ -35,6 +35,7 @@ from kvready.advisor.contract import Candidate, Question
 from kvready.advisor.playback import play
 from kvready.advisor.questions import asked_of
 from kvready.advisor.service import readiness_api, readiness_desk, readiness_socket
+from kvready.advisor.service.access import Access
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.readiness_socket import readiness_socket as on_socket
 from kvready.advisor.service.sidecar import Replayed, Sidecar
@@ -160,6 +161,18 @@ def test_beyond_loopback_nobody_is_answered_without_the_token(
             assert TOKEN not in response.text
         assert client.get("/v1/models").status_code == 200, "tells nothing of any tenant"
         running.stop()
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_token_that_others_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    file.chmod(mode)
+    Access(ApiSettings(token_file=file))
+    assert (f"mode {mode:o}" in caplog.text and "chmod 600" in caplog.text) is warns
+    assert TOKEN not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
+import os
+import stat
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -14,6 +17,9 @@ from kvready.collectors.errors import SettingsError
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKEN_BYTES = 4_096
 SCHEME = "bearer "
+OTHERS = stat.S_IRGRP | stat.S_IROTH
+
+logger = logging.getLogger(__name__)
 
 
 class Access:
@@ -65,6 +71,7 @@ def is_loopback(host: str) -> bool:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             token = file.read(MAX_TOKEN_BYTES).split(b"\n", 1)[0].strip()
     except OSError as error:
         raise SettingsError(
@@ -74,5 +81,12 @@ def _read(path: Path) -> bytes:
         raise SettingsError(
             f"the first line of {path} is no token of at least {MIN_TOKEN_CHARACTERS} characters; "
             "make one, for example with `openssl rand -hex 32`"
+        )
+    if mode & OTHERS:
+        logger.warning(
+            "others may read the token in %s (mode %03o); keep it to yourself with: chmod 600 %s",
+            path,
+            mode,
+            path,
         )
     return token
