@@ -48,7 +48,8 @@ class LoadModel:
         self.source = source
         self.destination = destination
         self.expected_method: CopyMethod | None = None  # of the next copy: that of the last one
-        self.movers: dict[CopyMethod | None, CopyModel] = {}
+        self.movers: dict[CopyMethod | None, CopyModel] = {}  # that the engine was seen to use
+        self._asked_about: dict[CopyMethod | None, CopyModel] = {}  # the others, as they start
         self._priors = priors
         self._gather_workers = gather_workers
         self._wait = OnlineFit(
@@ -82,18 +83,26 @@ class LoadModel:
         return self._wait.coefficients[1]
 
     def mover(self, method: CopyMethod | None) -> CopyModel:
-        """What is learned of one mover."""
-        found = self.movers.get(method)
+        """What is learned of one mover; to ask of one makes none."""
+        found = self.movers.get(method) or self._asked_about.get(method)
         if found is None:
             workers = self._gather_workers if method is CopyMethod.GATHER else 0
             prior = self._priors.prior(self.source, self.destination, method, workers)
-            found = self.movers[method] = CopyModel(prior)
+            found = self._asked_about[method] = CopyModel(prior)
+        return found
+
+    def seen(self, method: CopyMethod | None) -> CopyModel:
+        """The engine used, or named, this mover: the one expected from now on."""
+        self.expected_method = method
+        found = self.movers[method] = self.mover(method)
+        self._asked_about.pop(method, None)
         return found
 
     def gathers_with(self, workers: int) -> None:
         """The engine said with how many; a gather with others is another mover."""
         self._gather_workers = workers
         self.movers.pop(CopyMethod.GATHER, None)
+        self._asked_about.pop(CopyMethod.GATHER, None)
 
     def service_seconds(
         self,
@@ -165,7 +174,8 @@ class Mover:
     """What is learned of an engine's copies: one model per direction, and what was under way."""
 
     def __init__(self, priors: LoadPriors = NO_PROFILE) -> None:
-        self.models: dict[Direction, LoadModel] = {}
+        self.models: dict[Direction, LoadModel] = {}  # of directions that were seen
+        self._asked_about: dict[Direction, LoadModel] = {}  # the others, as they start
         self._priors = priors
         self._gather_workers = 0
         self._recent: deque[tuple[Direction, Span]] = deque(maxlen=MAX_RECENT_COPIES)
@@ -182,17 +192,23 @@ class Mover:
         """
         if gather_workers != self._gather_workers:
             self._gather_workers = gather_workers
-            for model in self.models.values():
+            for model in (*self.models.values(), *self._asked_about.values()):
                 model.gathers_with(gather_workers)
         if method is not None and not any(self.model(*INTO_HBM).calibrations()):
-            self.model(*INTO_HBM).expected_method = method
+            self._seen(INTO_HBM).seen(method)
 
     def model(self, source: Tier, destination: Tier) -> LoadModel:
-        """The model of one direction."""
-        found = self.models.get((source, destination))
+        """The model of one direction; to ask of one makes none."""
+        direction = source, destination
+        found = self.models.get(direction) or self._asked_about.get(direction)
         if found is None:
             found = LoadModel(source, destination, self._priors, self._gather_workers)
-            self.models[source, destination] = found
+            self._asked_about[direction] = found
+        return found
+
+    def _seen(self, direction: Direction) -> LoadModel:
+        found = self.models[direction] = self.model(*direction)
+        self._asked_about.pop(direction, None)
         return found
 
     def service_seconds(self, copy: Copy) -> float:
@@ -258,7 +274,7 @@ class Mover:
         """Take in a finished copy, and which mover made it; `open_copies` are not finished yet."""
         assert copy.ready_seconds is not None
         decided, direction = copy.decided, direction_of(copy)
-        model = self.model(*direction)
+        model = self._seen(direction)
         whole_seconds = copy.ready_seconds - decided.decided_seconds
         shared = 0.0
         if copy.started_seconds is None:
@@ -271,8 +287,7 @@ class Mover:
             expected_end = copy.started_seconds + self.service_seconds(copy)
             shared = self._seen_ratio(direction, (copy.started_seconds, expected_end), open_copies)
             self._recent.append((direction, (copy.started_seconds, copy.ready_seconds)))
-        model.expected_method = method
-        model.mover(method).learn(
+        model.seen(method).learn(
             decided.payload_bytes,
             decided.fragments,
             max(0.0, whole_seconds - wait_seconds),

@@ -17,6 +17,7 @@ from kvready.advisor.engine_estimates import ROLLS_APART
 from kvready.advisor.ledger import Target
 from kvready.advisor.load_priors import GENERIC, READ, LoadPriors, Path, Prior, PriorKind
 from kvready.advisor.lookahead import EXTRAPOLATED, Lookahead
+from kvready.advisor.model_cards import model_cards
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.ways import Stage, WayName
 from kvready.collectors.asked import AskedCandidate
@@ -468,6 +469,15 @@ def test_a_question_that_no_recording_holds_changes_no_answer_that_one_holds(
         learned.tell(now + later, asked, tap="api")
         given.append(msgspec.json.encode(pipeline.readiness.latest))
     assert replayed(learned) == given
+
+
+def test_asking_makes_no_model_of_what_was_never_seen(learned: Story) -> None:
+    rank = learned.pipeline.ranks[0]
+    cards = model_cards([rank], learned.pipeline.ledger)
+    now = learned.pipeline.moment[1]
+    learned.stored(now, (1, 2, 3), tier=Tier.DISK)
+    ask(learned, Candidate(block_hashes=(1, 2, 3), prompt_tokens=128))
+    assert model_cards([rank], learned.pipeline.ledger) == cards
 
 
 def test_in_process_a_recorded_question_is_answered_in_its_place(learned: Story) -> None:
