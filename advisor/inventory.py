@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from itertools import takewhile
 
 import msgspec
 
@@ -194,6 +195,19 @@ class Inventory:
         tokens = {tier: count * size for tier, count in blocks.items()}
         degraded = self._known.get(shard.publisher) is not Knowledge.LIVE
         return TierPrefix(total, total * size, blocks, tokens, degraded)
+
+    def leading_blocks(
+        self, block_hashes: Sequence[int], rank: int = 0, group: int = 0
+    ) -> tuple[int, int]:
+        """How many blocks of a chain, without a gap from its start, are in HBM, and in any tier."""
+        shard = self._shard(None, rank, group)
+        if shard is None:
+            return 0, 0
+        live = shard.live
+        found = [live[block_hash] for block_hash in takewhile(live.__contains__, block_hashes)]
+        # Few values, each one object: looking for those without HBM is all in C.
+        gaps = [found.index(packed) for packed in set(found) if not packed & TIER_MASK]
+        return min(gaps, default=len(found)), len(found)
 
     def live(self, rank: int = 0, group: int = 0) -> Collection[int]:
         """The hashes that are in some tier."""

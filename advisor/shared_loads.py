@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class _Edge(NamedTuple):
-    """A stretch of one chain that no branch leaves."""
-
-    chain: Sequence[int]
-    end: int  # the first position that is not of it
+_Edge = tuple[Sequence[int], int]  # a chain that no branch leaves before this position
 
 
 class Parting(NamedTuple):
@@ -42,8 +38,9 @@ class SharedLoads:
         position = 0
         while True:
             edge_hash = chain[position]
-            position = _parting(edge.chain, chain, position + 1, min(edge.end, length))
-            if position < edge.end or position == length:
+            on_edge, end = edge
+            position = _parting(on_edge, chain, position + 1, min(end, length))
+            if position < end or position == length:
                 return Parting(edge_hash, position)
             following = self._edges.get(chain[position])
             if following is None:
@@ -55,18 +52,29 @@ class SharedLoads:
         edge_hash, shared = parting
         if shared == len(chain):
             return
-        if edge_hash is not None and shared < self._edges[edge_hash].end:
-            edge = self._edges[edge_hash]
-            self._edges[edge_hash] = _Edge(edge.chain, shared)
-            self._edges[edge.chain[shared]] = edge
-        self._edges[chain[shared]] = _Edge(chain, len(chain))
+        if edge_hash is not None:
+            on_edge, end = self._edges[edge_hash]
+            if shared < end:
+                self._edges[edge_hash] = (on_edge, shared)
+                self._edges[on_edge[shared]] = (on_edge, end)
+        self._edges[chain[shared]] = (chain, len(chain))
 
 
 def _parting(one: Sequence[int], other: Sequence[int], low: int, high: int) -> int:
-    """The first position in [low, high] from which two chains differ; they are equal before low."""
-    if high == low or one[high - 1] == other[high - 1]:
-        return high
-    high -= 1
+    """The first position in [low, high] from which two chains differ; they are equal before low.
+
+    Sought from the end in growing strides: questions about one document differ in their last blocks.
+    """
+    stride = 1
+    while low < high:
+        probe = high - stride
+        if probe < low:
+            probe = low
+        if one[probe] == other[probe]:
+            low = probe + 1
+            break
+        high = probe
+        stride += stride
     while low < high:
         middle = (low + high) // 2
         if one[middle] == other[middle]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvready.advisor.shared_loads import Parting, SharedLoads
+from kvready.advisor.shared_loads import NOTHING_SHARED, Parting, SharedLoads
 
 UNBOUNDED = 1 << 62
 MAX_FILL_STEPS = 16  # decode steps put before one prefill
@@ -186,7 +186,7 @@ class _Forming:
         self._tokens_left = _bound(limits.batch_tokens)
         self._seats_left = _bound(limits.batch_requests)
         self._blocks_left = _bound(limits.free_blocks)
-        self._request_tokens = _bound(limits.request_tokens)
+        self._most_tokens = min(_bound(limits.request_tokens), self._tokens_left)  # of one more
         self._block_tokens = limits.block_tokens
         self._loads = SharedLoads()
         self._sharers: dict[int, list[Waiting]] = {}  # by the first block that they load
@@ -194,15 +194,14 @@ class _Forming:
 
     def form(self, queue: Sequence[Waiting]) -> None:
         """BatchFormation(Q)."""
-        if self._settings.balance:
-            for waiting in queue:
-                if waiting.load_hashes:
-                    self._sharers.setdefault(waiting.load_hashes[0], []).append(waiting)
+        for waiting in queue:
+            if waiting.load_hashes:
+                self._sharers.setdefault(waiting.load_hashes[0], []).append(waiting)
         deprioritised: list[Waiting] = []
         for waiting in queue:
             if waiting.request_id in self._decided:
                 continue
-            parting = self._loads.parting(waiting.load_hashes)
+            parting = self._parting(waiting)
             if not self._has_room(waiting, parting):
                 break
             if self._is_guarded(waiting):
@@ -222,12 +221,12 @@ class _Forming:
 
     def _add_bundle_hits(self, member: Waiting) -> None:
         """AddBundleHit(Q, B), of those that share this member's load."""
-        if not member.load_hashes:
+        if not self._settings.balance or not self._has_sharers(member):
             return
-        for waiting in self._sharers.get(member.load_hashes[0], ()):
+        for waiting in self._sharers[member.load_hashes[0]]:
             if waiting.request_id in self._decided:
                 continue
-            parting = self._loads.parting(waiting.load_hashes)
+            parting = self._parting(waiting)
             if parting.shared_blocks * self._block_tokens < self._settings.bundle_tokens:
                 continue
             if self._has_room(waiting, parting):
@@ -236,11 +235,22 @@ class _Forming:
     def _fill(self, deprioritised: Sequence[Waiting]) -> None:
         """Work conserving: leftovers fill the batch, in their order."""
         for place, waiting in enumerate(deprioritised):
-            parting = self._loads.parting(waiting.load_hashes)
+            parting = self._parting(waiting)
             if not self._has_room(waiting, parting):
                 self.left_out.extend(deprioritised[place:])
                 return
             self._add(waiting, parting, Reason.LEFTOVER)
+
+    def _has_sharers(self, waiting: Waiting) -> bool:
+        """Whether another of the queue would load some of the same."""
+        hashes = waiting.load_hashes
+        return bool(hashes) and len(self._sharers[hashes[0]]) > 1
+
+    def _parting(self, waiting: Waiting) -> Parting:
+        """How much of its load the batch brings already."""
+        if self._has_sharers(waiting):
+            return self._loads.parting(waiting.load_hashes)
+        return NOTHING_SHARED
 
     def _has_room(self, waiting: Waiting, parting: Parting) -> bool:
         """Not full(B): nobody overtakes one whose blocks do not fit."""
@@ -251,7 +261,8 @@ class _Forming:
         )
 
     def _add(self, waiting: Waiting, parting: Parting, reason: Reason) -> None:
-        self._loads.add(waiting.load_hashes, parting)
+        if self._has_sharers(waiting):
+            self._loads.add(waiting.load_hashes, parting)
         load_tokens = self._load_tokens(waiting, parting)
         new_tokens = self._new_tokens(waiting)
         self.admitted.append(Admission(waiting.request_id, reason, new_tokens, load_tokens))
@@ -259,6 +270,8 @@ class _Forming:
         self.load_tokens += load_tokens
         self.compute_tokens += new_tokens
         self._tokens_left -= new_tokens
+        if self._tokens_left < self._most_tokens:
+            self._most_tokens = self._tokens_left
         self._seats_left -= 1
         self._blocks_left -= max(0, waiting.blocks_needed - parting.shared_blocks)
         if self._costs is not None:
@@ -267,7 +280,8 @@ class _Forming:
 
     def _new_tokens(self, waiting: Waiting) -> int:
         """Of its prompt, in this batch: a chunk where the whole does not fit."""
-        return min(waiting.compute_tokens, self._request_tokens, self._tokens_left)
+        most = self._most_tokens
+        return waiting.compute_tokens if waiting.compute_tokens < most else most
 
     def _load_tokens(self, waiting: Waiting, parting: Parting) -> int:
         """Of its load, what no member before it brings."""

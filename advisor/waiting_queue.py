@@ -1,7 +1,7 @@
 """The requests that wait, each with its match: what of its prompt is in HBM, what can be loaded.
 
-A match is made when a request comes and renewed only after an event touched a block of it or the
-first past it, so that planning a step costs nothing for those that nothing happened to. The same
+A match is made when a request comes and renewed only after one of its blocks left a tier or the
+first past it came, so that planning a step costs nothing for those that nothing happened to. The same
 queue serves the sidecar (residency from its inventory), an engine's hook (from the engine's own
 maps) and the simulator (from its cache). What earlier requests bring is read from
 `TransientBlocks`, which the host keeps: tell the queue with `follow` when one of those has gone.
@@ -16,6 +16,7 @@ from kvready.advisor.strata import Plan, Waiting
 from kvready.advisor.transient import TransientBlocks
 
 MAX_WATCHED_BLOCKS = 1 << 20  # distinct; matches of requests beyond it stay as they came
+STRIDE = 64  # blocks looked up at a time: mostly a match grows by a chunk
 SPARE_PLACES = 1_024  # of blocks that nobody waits for any more, before a family is cleaned
 
 
@@ -25,6 +26,8 @@ class Match(NamedTuple):
     hbm_blocks: int
     held_blocks: int  # in any tier
 
+
+HBM, ANY_TIER = 0, 1  # the fields of a match
 
 Residency = Callable[[Sequence[int]], Match]
 
@@ -121,20 +124,19 @@ class WaitingQueue:
         elif len(family.depth) > SPARE_PLACES + 2 * _blocks(family):
             self._clean(family)
 
-    def touch(self, block_hashes: Iterable[int]) -> None:
-        """These were stored in some tier, or removed from one."""
-        watched = self._watched
-        touched: dict[_Family, list[tuple[int, int]]] = {}
-        for block_hash in block_hashes:
-            family = watched.get(block_hash)
-            if family is not None:
-                touched.setdefault(family, []).append((family.depth[block_hash], block_hash))
-        for family, places in touched.items():
-            places.sort()
+    def stored(self, block_hashes: Iterable[int]) -> None:
+        """These came into some tier."""
+        for family, places in self._touched(block_hashes):
             for entry in family.members.values():
-                _lower(entry, places)
+                _renew(entry, places)
 
-    def touch_all(self) -> None:
+    def removed(self, block_hashes: Iterable[int]) -> None:
+        """These left some tier."""
+        for family, places in self._touched(block_hashes):
+            for entry in family.members.values():
+                _shorten(entry, places)
+
+    def renew_all(self) -> None:
         """Too much changed to name it: a tier was cleared, or events were lost."""
         for entry in self._entries.values():
             entry.hbm_blocks = entry.held_blocks = 0
@@ -181,14 +183,22 @@ class WaitingQueue:
 
     def _refresh(self, entry: _Entry) -> None:
         """Match on from where nothing changed, and say what follows from it."""
-        chain = entry.chain
-        entry.hbm_blocks += self._residency(chain[entry.hbm_blocks :]).hbm_blocks
-        further = self._residency(chain[entry.held_blocks :]).held_blocks
-        entry.held_blocks = max(entry.held_blocks + further, entry.hbm_blocks)
+        entry.hbm_blocks = self._extend(entry.chain, entry.hbm_blocks, HBM)
+        held_blocks = max(entry.held_blocks, entry.hbm_blocks)
+        entry.held_blocks = self._extend(entry.chain, held_blocks, ANY_TIER)
         entry.is_stale = False
         if entry.held_blocks < entry.awaited_from:
             self._find_leader(entry)
         self._say(entry)
+
+    def _extend(self, chain: Sequence[int], end: int, which: int) -> int:
+        """Where a match that reaches this far ends now."""
+        while stretch := chain[end : end + STRIDE]:
+            found = self._residency(stretch)[which]
+            end += found
+            if found < len(stretch):
+                break
+        return end
 
     def _find_leader(self, entry: _Entry) -> None:
         start = entry.held_blocks
@@ -206,6 +216,20 @@ class WaitingQueue:
         waiting.load_tokens = len(waiting.load_hashes) * size
         waiting.awaited_tokens = max(0, entry.awaited_end - entry.held_blocks) * size
         waiting.blocks_needed = -(-entry.prompt_tokens // size) - entry.hbm_blocks
+
+    def _touched(
+        self, block_hashes: Iterable[int]
+    ) -> Iterable[tuple[_Family, list[tuple[int, int]]]]:
+        """The families of these blocks, each with their places in order of depth."""
+        watched = self._watched
+        touched: dict[_Family, list[tuple[int, int]]] = {}
+        for block_hash in block_hashes:
+            family = watched.get(block_hash)
+            if family is not None:
+                touched.setdefault(family, []).append((family.depth[block_hash], block_hash))
+        for places in touched.values():
+            places.sort()
+        return touched.items()
 
     def _watch(self, request_id: str, entry: _Entry) -> None:
         chain = entry.chain
@@ -232,14 +256,23 @@ class WaitingQueue:
             del self._watched[block_hash]
 
 
-def _lower(entry: _Entry, places: Sequence[tuple[int, int]]) -> None:
-    """Take a match back to the first of its blocks that was touched, or the first past it."""
+def _renew(entry: _Entry, places: Sequence[tuple[int, int]]) -> None:
+    """A match grows only by the first block past it, in HBM or in any tier."""
     for depth, block_hash in places:
         if depth > entry.held_blocks:
             return
-        if depth < len(entry.chain) and entry.chain[depth] == block_hash:
+        if depth in (entry.hbm_blocks, entry.held_blocks) and depth < len(entry.chain):
+            entry.is_stale |= entry.chain[depth] == block_hash
+
+
+def _shorten(entry: _Entry, places: Sequence[tuple[int, int]]) -> None:
+    """Take a match back to the first of its blocks that left a tier; another may still hold it."""
+    for depth, block_hash in places:
+        if depth >= entry.held_blocks:
+            return
+        if entry.chain[depth] == block_hash:
             entry.hbm_blocks = min(entry.hbm_blocks, depth)
-            entry.held_blocks = min(entry.held_blocks, depth)
+            entry.held_blocks = depth
             entry.is_stale = True
             return
 

@@ -42,11 +42,11 @@ class Engine:
 
     def stores(self, tier: str, hashes: Sequence[int]) -> None:
         getattr(self, tier).update(hashes)
-        self.queue.touch(hashes)
+        self.queue.stored(hashes)
 
     def removes(self, tier: str, hashes: Sequence[int]) -> None:
         getattr(self, tier).difference_update(hashes)
-        self.queue.touch(hashes)
+        self.queue.stored(hashes)
 
     def completes(self, name: str) -> None:
         """It ran, and its blocks are in HBM."""
@@ -186,7 +186,7 @@ def test_a_cleared_tier_renews_every_match() -> None:
     engine.arrives("a", "abab")
     assert engine.waiting()[0].load_tokens == 4 * BLOCK
     engine.host.clear()
-    engine.queue.touch_all()
+    engine.queue.renew_all()
     assert engine.waiting()[0].load_tokens == 0
 
 
