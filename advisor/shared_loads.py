@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
 _Edge = tuple[Sequence[int], int]  # a chain that no branch leaves before this position
 
 
@@ -63,7 +62,7 @@ class SharedLoads:
 def _parting(one: Sequence[int], other: Sequence[int], low: int, high: int) -> int:
     """The first position in [low, high] from which two chains differ; they are equal before low.
 
-    Sought from the end in growing strides: questions about one document differ in their last blocks.
+    Sought from the end in growing strides: questions about a document differ in their last blocks.
     """
     stride = 1
     while low < high:

@@ -1,9 +1,9 @@
 """The requests that wait, each with its match: what of its prompt is in HBM, what can be loaded.
 
 A match is made when a request comes and renewed only after one of its blocks left a tier or the
-first past it came, so that planning a step costs nothing for those that nothing happened to. The same
-queue serves the sidecar (residency from its inventory), an engine's hook (from the engine's own
-maps) and the simulator (from its cache). What earlier requests bring is read from
+first past it came, so that planning a step costs nothing for those that nothing happened to. The
+same queue serves the sidecar (residency from its inventory), an engine's hook (from the engine's
+own maps) and the simulator (from its cache). What earlier requests bring is read from
 `TransientBlocks`, which the host keeps: tell the queue with `follow` when one of those has gone.
 """
 

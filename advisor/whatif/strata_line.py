@@ -124,7 +124,8 @@ class StrataLine:
     def _touch(self) -> None:
         if changed := self._cache.changed:
             self._cache.changed = []
-            self._queue.touch(changed)
+            self._queue.removed(changed)  # it is not told which of them came and which went
+            self._queue.stored(changed)
 
     def _promise(self, queue: Sequence[Waiting]) -> None:
         """What a request finds can shrink while it waits: then it will compute more."""
