@@ -16,7 +16,7 @@ from kvready.advisor.ledger import Target
 from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.readiness import Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
-from kvready.advisor.rollforward import Mark, Rolled
+from kvready.advisor.scheduler_state import Mark, Rolled
 from kvready.advisor.shape_cells import inflight_cell
 from kvready.collectors.records import BatchPlanned
 

@@ -12,15 +12,10 @@ from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.rollforward import (
     ASSUMED_OUTPUT_TOKENS,
     FirstTokens,
-    Job,
-    Limits,
-    Link,
-    Mark,
-    Rolled,
-    UnderWay,
     first_tokens,
     roll_forward,
 )
+from kvready.advisor.scheduler_state import Job, Limits, Link, Mark, Rolled, UnderWay
 from kvready.collectors.records import BatchPlanned, EngineDescribed
 
 MAX_PLANNED_BATCHES = 64

@@ -15,81 +15,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from kvready.advisor.overlap import usable_batch_seconds
-from kvready.collectors.records import BatchMember, OverlapMode
+from kvready.advisor.scheduler_state import (
+    Job,
+    Limits,
+    Link,
+    Mark,
+    Rolled,
+    SchedulerState,
+    UnderWay,
+)
+from kvready.collectors.records import BatchMember
 
 MAX_WORK = 1_000  # looks at a request that computes, waits or loads; about 0.7 us each
 # A prefill in the future is assumed to decode this long if the request names no limit.
 ASSUMED_OUTPUT_TOKENS = 128
-UNBOUNDED = 1 << 30
 
 BatchCost = Callable[[Sequence[BatchMember]], float]
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """An engine's bounds on a batch; zero, or None, where unknown, which then does not bind."""
-
-    batch_tokens: int
-    batch_requests: int
-    free_blocks: int | None
-    request_tokens: int = 0  # of one prefill in a batch
-    block_tokens: int = 1  # a prefix is found in whole blocks
-    overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
-    layers: int = 1
-
-
-class Link(msgspec.Struct, frozen=True):
-    """The mover as it stands: first in, first out, started some share of a step after the order."""
-
-    busy_seconds: float = 0.0  # from now, with what it has already
-    submit_seconds: float = 0.0
-    step_share: float = 0.0
-
-
-class Job(msgspec.Struct):
-    """A request as the roll-forward moves it."""
-
-    request_id: str
-    prompt_tokens: int
-    context_tokens: int  # computed, found or being loaded
-    output_left: int
-    load_seconds: float  # of the copy that is to be ordered yet; 0: none
-    usable_after_seconds: float  # its ordered copies are ready then, counted from now
-    running: bool
-    blocks_needed: int  # new blocks that its admission takes
-    blocks_held: int
-    leader: str = ""  # an earlier request that brings its prefix
-    promised_tokens: int = 0  # what it finds of its prompt once that one is done
-
-    @property
-    def prefill_left(self) -> int:
-        """Prompt tokens still to compute."""
-        return max(0, self.prompt_tokens - self.context_tokens)
-
-
-class UnderWay(msgspec.Struct, frozen=True):
-    """Batches that were planned and have not ended, oldest first; jobs are as before them."""
-
-    batches: Sequence[Sequence[BatchMember]] = ()
-    elapsed_seconds: float = 0.0  # since the oldest was planned
-
-
-class Mark(NamedTuple):
-    """A place in another request's prompt: to be told when it is computed up to there."""
-
-    request_id: str
-    tokens: int
-
-
-class Rolled(NamedTuple):
-    """Seconds from now; None where that cannot be told."""
-
-    scheduled_seconds: float | None
-    first_token_seconds: float | None
-    mark_seconds: float | None = None
-    horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
 
 
 class FirstTokens(NamedTuple):
@@ -113,7 +54,7 @@ def roll_forward(
     mark: Mark | None = None,
 ) -> Rolled:
     """When `subject` is first scheduled, when it has its first token, when the mark is reached."""
-    rolling = _Rolling(jobs, subject, limits, link, mark)
+    rolling = SchedulerState(jobs, subject, limits, link, mark)
     _roll(rolling, batch_seconds, under_way)
     return rolling.rolled
 
@@ -126,20 +67,16 @@ def first_tokens(
     link: Link = IDLE_LINK,
 ) -> FirstTokens:
     """When each has its first token, rolled once: equal to `roll_forward` of one after another."""
-    rolling = _Rolling(jobs, None, limits, link, None)
+    rolling = SchedulerState(jobs, None, limits, link, None)
     _roll(rolling, batch_seconds, under_way)
     return FirstTokens(rolling.first_tokens, rolling.rolled.horizon_seconds)
 
 
-def _roll(rolling: _Rolling, batch_seconds: BatchCost, under_way: UnderWay) -> None:
+def _roll(rolling: SchedulerState, batch_seconds: BatchCost, under_way: UnderWay) -> None:
     """Until all that is asked for is known, or the bounds are reached."""
-    now = -under_way.elapsed_seconds
-    for members in under_way.batches:
-        rolling.admit_members(members)
-        now += rolling.step_seconds(now, batch_seconds(members))
-        if rolling.advance(members, max(0.0, now)):
-            return
-    now = max(0.0, now)
+    now = finish_under_way(rolling, batch_seconds, under_way)
+    if rolling.is_done:
+        return
     half = None  # the pace of the later half: by then the engine is as full as it gets
     while rolling.work <= MAX_WORK:
         if half is None and rolling.work > MAX_WORK // 2:
@@ -162,239 +99,14 @@ def _roll(rolling: _Rolling, batch_seconds: BatchCost, under_way: UnderWay) -> N
         rolling.extrapolate(now, pace)
 
 
-class _Rolling:
-    """The scheduler's state as it is rolled forward."""
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        subject: str | None,  # None: all of them
-        limits: Limits,
-        link: Link,
-        mark: Mark | None,
-    ) -> None:
-        self.first_tokens: dict[str, float] = {}
-        self.work = 0  # looks at a request
-        copies = [msgspec.structs.replace(job) for job in jobs]
-        self.running = [job for job in copies if job.running]
-        self.waiting = [job for job in copies if not job.running]
-        self._by_id = {job.request_id: job for job in copies}
-        self._subject = self._by_id[subject] if subject is not None else None
-        self._marked = self._by_id.get(mark.request_id) if mark is not None else None
-        self._mark_tokens = mark.tokens if mark is not None else 0
-        running = self._subject is not None and self._subject.running
-        self._scheduled_seconds = 0.0 if running else None
-        self._mark_seconds: float | None = None
-        if self._marked is not None and self._marked.running:
-            computed = self._marked.context_tokens >= self._mark_tokens
-            self._mark_seconds = 0.0 if computed else None
-        self._limits = limits
-        self._parks = limits.overlap is OverlapMode.BEFORE_ADMISSION
-        self._link = link
-        self._link_free_seconds = link.busy_seconds
-        self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
-        self._to_load: list[Job] = []
-        self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
-        self.prefilled_tokens = 0  # in steps that were planned here
-        self._horizon_seconds = math.inf
-        self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
-
-    @property
-    def rolled(self) -> Rolled:
-        """What is known so far."""
-        first_token = self.first_tokens.get(self._subject.request_id) if self._subject else None
-        seconds = self._scheduled_seconds, first_token, self._mark_seconds
-        return Rolled(*seconds, self._horizon_seconds)
-
-    def plan(self, now: float) -> list[BatchMember]:
-        """The next batch: running requests first, then waiting ones in order."""
-        tokens_left = self._limits.batch_tokens or UNBOUNDED
-        members: list[BatchMember] = []
-        self._shares.clear()
-        self.work += 1
-        for job in self.running:
-            if tokens_left <= 0:
-                return members
-            tokens_left -= self._join(job, tokens_left, members)
-        seats = self._limits.batch_requests or UNBOUNDED
-        waiting, place = self.waiting, 0
-        while place < len(waiting) and tokens_left > 0 and len(self.running) < seats:
-            job = waiting[place]
-            self.work += 1
-            if self._parks and job.usable_after_seconds > now:
-                place += 1
-                continue
-            if job.blocks_needed > self._free_blocks:
-                break  # nobody overtakes the head of the queue
-            self._take_blocks(job)
-            if job.load_seconds > 0.0:
-                self._to_load.append(job)
-                if self._parks:
-                    job.usable_after_seconds = math.inf
-                    self._copying.append(job)
-                    place += 1
-                    continue
-            del waiting[place]
-            self._admit(job, now)
-            tokens_left -= self._join(job, tokens_left, members)
-        return members
-
-    def step_seconds(self, now: float, compute_seconds: float) -> float:
-        """Give the loads of the step to the mover; how long the step takes, with its loads."""
-        ordered, link = self._to_load, self._link
-        share = link.step_share if self._parks else 0.0
-        submitted = now + link.submit_seconds + share * compute_seconds
-        ended = begun = max(submitted, self._link_free_seconds)
-        for job in ordered:
-            ended += job.load_seconds
-            job.usable_after_seconds = ended
-            job.load_seconds = 0.0
-        if ordered:
-            self._link_free_seconds = ended
-        seconds = compute_seconds
-        if not self._parks:
-            if ordered:
-                seconds = begun - now + self._overlapped(ended - begun, compute_seconds)
-            earlier = self._latest_copy(now) - now
-            if earlier > 0.0:
-                seconds = max(seconds, self._overlapped(earlier, compute_seconds))
-        ordered.clear()
-        return seconds
-
-    def _overlapped(self, load_seconds: float, compute_seconds: float) -> float:
-        mode, layers = self._limits.overlap, self._limits.layers
-        return usable_batch_seconds(mode, layers, load_seconds, compute_seconds)
-
-    def _latest_copy(self, now: float) -> float:
-        """When the last copy that the step's members need, ordered before it, is usable."""
-        members = [self._by_id[name] for name in self._shares if name in self._by_id]
-        ordered = {job.request_id for job in self._to_load}
-        earlier = (j.usable_after_seconds for j in members if j.request_id not in ordered)
-        return max(earlier, default=now)
-
-    def next_ready(self, now: float) -> float | None:
-        """When the next load is ready; None if nothing is loading."""
-        self.work += len(self._copying)
-        self._copying = [
-            job for job in self._copying if job.usable_after_seconds > now and not job.running
-        ]
-        return min((job.usable_after_seconds for job in self._copying), default=None)
-
-    def advance(self, members: Sequence[BatchMember], now: float) -> bool:
-        """Apply a step that ends now; True when all that is asked for is known."""
-        has_ended = False
-        for member in members:
-            job = self._by_id.get(member.request_id)
-            if job is None or not job.running:
-                continue
-            job.context_tokens += member.new_tokens
-            if job is self._marked and self._mark_seconds is None:
-                self._mark_seconds = now if job.context_tokens >= self._mark_tokens else None
-            if job.context_tokens < job.prompt_tokens:
-                continue
-            self.first_tokens.setdefault(job.request_id, now)
-            job.output_left -= 1
-            if job.output_left <= 0:
-                self._free_blocks += job.blocks_held
-                job.running = False
-                has_ended = True
-        if has_ended:
-            self.running = [job for job in self.running if job.running]
-        is_marked = self._marked is None or self._mark_seconds is not None
-        if self._subject is None:
-            return len(self.first_tokens) == len(self._by_id)
-        return is_marked and self._subject.request_id in self.first_tokens
-
-    def extrapolate(self, now: float, token_seconds: float) -> None:
-        """What is not known yet: in order, so many seconds for a token of a prompt."""
-        self._horizon_seconds = now
-        ahead = 1  # not known by now: later than now
-        for job in (*self.running, *self.waiting):
-            found = max(job.context_tokens, job.promised_tokens)
-            if job is self._marked and self._mark_seconds is None:
-                before_mark = max(0, self._mark_tokens - found)
-                self._mark_seconds = now + (ahead + before_mark) * token_seconds
-            if job is self._subject and self._scheduled_seconds is None:
-                self._scheduled_seconds = now + ahead * token_seconds
-            ahead += max(0, job.prompt_tokens - found)
-            if job.request_id not in self.first_tokens:
-                self.first_tokens[job.request_id] = now + ahead * token_seconds
-            if job is self._subject and self._marked is None:
-                return
-
-    def skip_decodes(self, now: float, step_seconds: float) -> int:
-        """Advance by the steps, all like the last, in which nothing can change; their number.
-
-        Until a running request ends or a load is ready, a step of decodes is followed by its like.
-        """
-        self.work += len(self.running)
-        steps = min((job.output_left for job in self.running), default=1) - 1
-        ready = self.next_ready(now)
-        if ready is not None and step_seconds > 0.0:
-            steps = min(steps, int((ready - now) / step_seconds))
-        if steps <= 0 or any(job.prefill_left > 0 for job in self.running):
-            return 0
-        if self._could_admit(now):
-            return 0
-        for job in self.running:
-            job.context_tokens += steps
-            job.output_left -= steps
-        return steps
-
-    def _could_admit(self, now: float) -> bool:
-        seats = self._limits.batch_requests or UNBOUNDED
-        if len(self.running) >= seats:
-            return False
-        for job in self.waiting:
-            self.work += 1
-            fits = job.blocks_needed <= self._free_blocks
-            if fits and (job.usable_after_seconds <= now or not self._parks):
-                return True
-        return False
-
-    def admit_members(self, members: Sequence[BatchMember]) -> None:
-        """Those that a batch already holds are no longer waiting."""
-        self._shares = {member.request_id: member.new_tokens for member in members}
-        found = {member.request_id: member.context_tokens for member in members}
-        self.work += len(self.waiting)
-        admitted = [job for job in self.waiting if job.request_id in found]
-        self.waiting = [job for job in self.waiting if job.request_id not in found]
-        for job in admitted:
-            self._take_blocks(job)
-            self._admit(job, 0.0)
-            job.context_tokens = found[job.request_id]
-
-    def _take_blocks(self, job: Job) -> None:
-        self._free_blocks -= job.blocks_needed
-        job.blocks_held += job.blocks_needed
-        job.blocks_needed = 0
-
-    def _admit(self, job: Job, now: float) -> None:
-        job.running = True
-        self.running.append(job)
-        job.context_tokens = max(job.context_tokens, self._found_tokens(job))
-        if job is self._subject and self._scheduled_seconds is None:
-            self._scheduled_seconds = max(0.0, now)
-
-    def _found_tokens(self, job: Job) -> int:
-        """What its leader has brought, in whole blocks; what this step brings can be found too."""
-        leader = self._by_id.get(job.leader)
-        if leader is None:
-            return job.promised_tokens
-        brought = leader.context_tokens + self._shares.get(job.leader, 0)
-        return min(job.promised_tokens, brought - brought % self._limits.block_tokens)
-
-    def _join(self, job: Job, tokens_left: int, members: list[BatchMember]) -> int:
-        """Give a request its share of a step; returns the tokens."""
-        self.work += 1
-        left = job.prompt_tokens - job.context_tokens
-        if left > 0:
-            alone = len(self.running) + len(self.waiting) == 1  # then there is nobody to spare
-            most = self._limits.request_tokens or UNBOUNDED
-            new = min(left, tokens_left if alone else min(tokens_left, most))
-            self.prefilled_tokens += new
-        else:
-            new = 1
-        members.append(BatchMember(job.request_id, new, job.context_tokens, left > 0))
-        self._shares[job.request_id] = new
-        return new
+def finish_under_way(
+    rolling: SchedulerState, batch_seconds: BatchCost, under_way: UnderWay
+) -> float:
+    """When the batches under way have ended, unless all that is asked for is known before."""
+    now = -under_way.elapsed_seconds
+    for members in under_way.batches:
+        rolling.admit_members(members)
+        now += rolling.step_seconds(now, batch_seconds(members))
+        if rolling.advance(members, max(0.0, now)):
+            break
+    return max(0.0, now)

@@ -11,14 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
-from kvready.advisor.rollforward import (
-    Job,
-    Limits,
-    Link,
-    UnderWay,
-    first_tokens,
-    roll_forward,
-)
+from kvready.advisor.rollforward import first_tokens, roll_forward
+from kvready.advisor.scheduler_state import Job, Limits, Link, SchedulerState, UnderWay
 from kvready.collectors.records import BatchMember, OverlapMode
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)
@@ -180,7 +174,7 @@ def test_skipping_like_steps_gives_the_time_of_taking_each(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollforward, "MAX_WORK", 10**9)
         skipping = first_token_seconds(jobs, subject, limits, one_second_a_step)
-        patch.setattr(rollforward._Rolling, "skip_decodes", lambda *_: 0)
+        patch.setattr(SchedulerState, "skip_decodes", lambda *_: 0)
         stepping = first_token_seconds(jobs, subject, limits, one_second_a_step)
     assert skipping == stepping
 
@@ -231,7 +225,7 @@ def test_a_roll_does_no_more_work_than_its_bound_and_one_step(
     overlap = OverlapMode.BEFORE_ADMISSION if parks else OverlapMode.BLOCKING
     limits = Limits(512, 64, free_blocks=2_000, overlap=overlap)
     jobs = deep_queue(shape)
-    rolling = rollforward._Rolling(jobs, jobs[-1].request_id, limits, Link(), None)
+    rolling = SchedulerState(jobs, jobs[-1].request_id, limits, Link(), None)
     rollforward._roll(rolling, seconds_per_token, UnderWay())
     # Per step each request is looked at by the plan, and by the search for the next load or seat.
     assert rolling.work <= rollforward.MAX_WORK + 4 * len(jobs) + 1
