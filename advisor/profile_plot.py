@@ -39,7 +39,7 @@ def check_plot_path(file: Path) -> None:
     """Raise before any work where the picture could not be made."""
     if file.suffix.lower() not in FORMATS:
         raise SettingsError(f"--plot {file}: name a file that ends in .svg or .png")
-    _figure_class()
+    figure_class()
 
 
 def plot_profile(profile: LinkProfile, file: Path) -> None:
@@ -49,7 +49,7 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
         paths.setdefault((curve.source, curve.destination), []).append(curve)
     panel_width, height = PANEL_INCHES
     width = panel_width * len(paths)
-    figure = _figure_class()(figsize=(width, height), layout="constrained")
+    figure = figure_class()(figsize=(width, height), layout="constrained")
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
     for panel, ((source, destination), curves) in zip(panels, paths.items(), strict=True):
         _draw(panel, curves)
@@ -62,8 +62,13 @@ def plot_profile(profile: LinkProfile, file: Path) -> None:
     figure.supxlabel(fill(_caption(profile), characters), fontsize=8, color="#444444")
     picture = BytesIO()
     figure.savefig(picture, dpi=150, format=file.suffix.lower().removeprefix("."))
+    write_picture(file, picture.getvalue())
+
+
+def write_picture(file: Path, picture: bytes) -> None:
+    """Write it whole or not at all. Raises `OSError` that names the file."""
     try:
-        file.write_bytes(picture.getvalue())
+        file.write_bytes(picture)
     except OSError as error:
         file.unlink(missing_ok=True)  # part of a picture is none
         raise OSError(error.errno, error.strerror, str(file)) from error
@@ -159,7 +164,7 @@ def _caption(profile: LinkProfile) -> str:
     )
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
     """The class of figures, without the state that pyplot keeps."""
     try:
         from matplotlib.figure import Figure

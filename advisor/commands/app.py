@@ -14,6 +14,8 @@ from kvready.advisor.commands import (
     outside,
     recorded,
     shown,
+    sim_engine,
+    whatif,
 )
 from kvready.advisor.version import VERSION
 
@@ -34,9 +36,11 @@ app.command("record")(live.record)
 app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
 app.command("evaluate")(evaluate.evaluate)
+app.command("whatif")(whatif.whatif)
 app.command("share")(recorded.share)
 app.command("demo")(recorded.demo)
 app.command("settings")(shown.settings)
+app.command("sim-engine")(sim_engine.sim_engine)
 
 
 def _print_version(wanted: bool) -> None:

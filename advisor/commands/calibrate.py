@@ -74,7 +74,7 @@ def measure(
         raise SettingsError("name the link profile to write: kvready calibrate --out links.json")
     if no_disk and disk_folder is not None:
         raise SettingsError("--no-disk and --disk-folder contradict each other; give one")
-    _check_writable("--out", out)
+    check_writable("--out", out)
     shape = None if model is None else model_from(model, kv_dtype)
     request = Request(
         seconds=seconds,
@@ -103,7 +103,7 @@ def show(
     """Print a link profile: bandwidth over fragment size with intervals, waits, slow-downs."""
     if plot is not None:
         check_plot_path(plot)
-        _check_writable("--plot", plot)
+        check_writable("--plot", plot)
     profile = _profile(file)
     console = Console()
     print_summary(profile, console)
@@ -142,7 +142,7 @@ def _profile(file: str) -> LinkProfile:
     return read_profile(Path(file))
 
 
-def _check_writable(option: str, file: Path) -> None:
+def check_writable(option: str, file: Path) -> None:
     """Better said before the work than after it."""
     folder = file.parent
     if file.exists() and not file.is_file():

@@ -36,7 +36,7 @@ def card(
         "request rate": _rate(workload),
         "reuse distance": _reuse(outcomes),
         "initial cache state": _initial(workload),
-        "page size": f"{scenario.page_tokens} tokens",
+        "page size": f"{scenario.page_tokens} tokens; cached by {workload.block_tokens}",
         "HBM for KV": f"{_size(tiers.hbm_bytes)} a GPU, {tiers.hbm_bytes // token_bytes:,} tokens",
         "host memory": _memory(tiers.host_bytes, scenario.tensor_parallel, token_bytes),
         "disk": _memory(tiers.disk_bytes, scenario.tensor_parallel, token_bytes),

@@ -48,6 +48,9 @@ SUSTAINED_CLAIMS = {
 }
 
 
+PUBLISHED_MACHINES = ("h200", "gh200")
+
+
 class Rates(StrEnum):
     """Which published rate of a mover counts."""
 
@@ -87,9 +90,8 @@ def published_machine(name: str) -> Machine:
     if name == "gh200":
         hbm = int(HBM_BYTES["gh200"])
         return Machine("gh200", "gh200", GPUS["gh200"], hbm, 400 * 10**9, gh200(), C2C_GATHER_BLOCK)
-    raise SettingsError(
-        f"no machine {name!r}; choose from h200, gh200, or give --profile and --gpu"
-    )
+    known = ", ".join(PUBLISHED_MACHINES)
+    raise SettingsError(f"no machine {name!r}; choose from {known}, or give --profile and --gpu")
 
 
 def profiled_machine(profile: LinkProfile, gpu: str) -> Machine:

@@ -230,3 +230,8 @@ def _tiers(
     if host is None:
         raise SettingsError("say how much host memory KV may take on this machine: --host-gib")
     return Tiers(hbm, host // tensor_parallel, sizes.disk_bytes // tensor_parallel)
+
+
+def is_ideal(policy: str) -> bool:
+    """Whether nobody could buy it: a bound, not a choice."""
+    return parsed(policy)[0].mover == INFINITE

@@ -96,6 +96,7 @@ class Summary(msgspec.Struct, frozen=True):
     """One run of one scenario on one workload."""
 
     policy: str
+    rate: float | None  # that was asked for; None: as the trace has it
     seed: int
     requests: int
     unfinished: int
@@ -126,8 +127,9 @@ def summarize(
     targets: Targets,
     seed: int = 0,
     conditions: dict[str, str] | None = None,
+    rate: float | None = None,
 ) -> Summary:
-    """One run's figures; `conditions` are carried along beside them."""
+    """One run's figures; `conditions` and the `rate` asked for are carried along."""
     every = outcome.requests
     ended = [one for one in every if _finished(one)]
     unfinished = max(outcome.unfinished, len(every) - len(ended))
@@ -137,6 +139,7 @@ def summarize(
     step = outcome.decode_seconds / outcome.decode_steps if outcome.decode_steps else 0.0
     return Summary(
         policy=outcome.scenario,
+        rate=rate,
         seed=seed,
         requests=asked,
         unfinished=unfinished,

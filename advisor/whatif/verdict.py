@@ -49,6 +49,7 @@ class Step(msgspec.Struct, frozen=True):
     policy: str
     base: str
     added: str
+    tier: bool = False  # the base has none, and nothing else differs
 
 
 def verdict(
@@ -60,8 +61,9 @@ def verdict(
     if not real:
         return ()
     best = _best(real)
-    found = [_constraint(best), *_tier(real)]
-    found += [_step(step, by_name) for step in steps if step.policy not in ideals]
+    told = [step for step in steps if step.policy not in ideals]
+    found = [_constraint(best), *_tier(real, [step for step in told if step.tier], by_name)]
+    found += [_step(step, by_name) for step in told if not step.tier]
     found += [_headroom(by_name[name], best) for name in sorted(ideals & by_name.keys())]
     found += _changes(best, by_name)
     return tuple(found)
@@ -88,46 +90,45 @@ def _constraint(best: Standing) -> Finding:
     )
 
 
-def _tier(real: Sequence[Standing]) -> list[Finding]:
+def _tier(
+    real: Sequence[Standing], steps: Sequence[Step], by_name: Mapping[str, Standing]
+) -> list[Finding]:
+    """Tier and order are judged as a pair, and apart where the same order ran without a tier."""
     without = [one for one in real if not one.tier]
     with_tier = [one for one in real if one.tier]
     if not without or not with_tier:
         return []
     bare, best = _best(without), _best(with_tier)
-    goodput, ttft = ratio(best, bare, good_rate), ratio(best, bare, mean_ttft)
-    told = _told(goodput, ttft)
-    if _gains(best, bare, goodput, ttft):
-        return [Finding(Kind.TIER_PAYS, f"A tier below HBM pays: {best.policy} gives {told}")]
+    told = f"{best.policy} beside {bare.policy}: {_told(*_ratios(best, bare))}"
     below = best.figure(_below_hbm)
-    why = (
-        f"only {below:.0%} of prompt tokens came from below HBM"
-        if below < MUCH_DISK
-        else f"{below:.0%} of prompt tokens came from below HBM, no sooner than computing them"
-    )
-    return [
-        Finding(
-            Kind.TIER_DOES_NOT_PAY,
-            f"A CPU tier does not pay here: at best ({best.policy}) {told} beside {bare.policy}; "
-            f"{why}",
-        )
-    ]
+    gained = _gains(best, bare)
+    alone = [step for step in steps if _gains(by_name[step.policy], by_name[step.base])]
+    if gained and below > 0.0 and (alone or not steps):
+        return [Finding(Kind.TIER_PAYS, f"A tier below HBM pays: {told}")]
+    if gained and below >= LEAST:
+        return [Finding(Kind.TIER_PAYS, f"A tier below HBM pays, but only with {told}")]
+    why = f"{below:.0%} of prompt tokens came from below HBM"
+    why += ", so that what is gained comes of the order" if gained else ""
+    return [Finding(Kind.TIER_DOES_NOT_PAY, f"A CPU tier does not pay here: {why} ({told})")]
 
 
 def _step(step: Step, by_name: Mapping[str, Standing]) -> Finding:
     ours, base = by_name[step.policy], by_name[step.base]
-    goodput, ttft = ratio(ours, base, good_rate), ratio(ours, base, mean_ttft)
-    told = _told(goodput, ttft)
-    if _gains(ours, base, goodput, ttft):
-        return Finding(Kind.HELPS, f"{step.added} on top of {step.base}: {told}")
-    if _gains(base, ours, _inverse(goodput), _inverse(ttft)):
-        return Finding(Kind.HARMS, f"{step.added} on top of {step.base} does harm: {told}")
-    return Finding(
-        Kind.NO_BENEFIT, f"No benefit expected of {step.added} on top of {step.base}: {told}"
-    )
+    told = f"{step.base} to {step.policy}: {_told(*_ratios(ours, base))}"
+    if _gains(ours, base):
+        return Finding(Kind.HELPS, f"{step.added} helps ({told})")
+    if _gains(base, ours):
+        return Finding(Kind.HARMS, f"{step.added} does harm ({told})")
+    return Finding(Kind.NO_BENEFIT, f"No benefit expected of {step.added} ({told})")
 
 
-def _gains(ours: Standing, base: Standing, goodput: Ratio | None, ttft: Ratio | None) -> bool:
+def _ratios(ours: Standing, base: Standing) -> tuple[Ratio | None, Ratio | None]:
+    return ratio(ours, base, good_rate), ratio(ours, base, mean_ttft)
+
+
+def _gains(ours: Standing, base: Standing) -> bool:
     """More good requests; or as many, and sooner. Nobody in time is no base for a ratio."""
+    goodput, ttft = _ratios(ours, base)
     if goodput is None:
         ahead = ours.figure(good_rate) - base.figure(good_rate)
         if ahead:
@@ -138,11 +139,14 @@ def _gains(ours: Standing, base: Standing, goodput: Ratio | None, ttft: Ratio | 
 
 
 def _headroom(ideal: Standing, best: Standing) -> Finding:
-    goodput, ttft = ratio(ideal, best, good_rate), ratio(ideal, best, mean_ttft)
+    goodput, ttft = _ratios(ideal, best)
     much = goodput is None or goodput.differs(HEADROOM)
     much |= ttft is not None and ttft.differs(HEADROOM)
     says = "a faster link has room to help" if much else "a faster link buys nothing here"
-    return Finding(Kind.HEADROOM, f"A link that takes no time gives {_told(goodput, ttft)}: {says}")
+    return Finding(
+        Kind.HEADROOM,
+        f"A link that takes no time, beside {best.policy}: {_told(goodput, ttft)}; {says}",
+    )
 
 
 def _changes(best: Standing, by_name: Mapping[str, Standing]) -> list[Finding]:
@@ -241,12 +245,6 @@ def _below_hbm(run: Summary) -> float:
 
 def _reused(run: Summary) -> int:
     return run.sources.hbm + run.sources.host + run.sources.disk
-
-
-def _inverse(one: Ratio | None) -> Ratio | None:
-    if one is None:
-        return None
-    return Ratio(1.0 / one.middle, 1.0 / one.high, 1.0 / one.low, one.seeds)
 
 
 def _told(goodput: Ratio | None, ttft: Ratio | None) -> str:

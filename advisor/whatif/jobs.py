@@ -1,0 +1,62 @@
+"""Jobs on the processes of this machine. Results are those of one process, in the same order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+from kvready.advisor.whatif.summary import Summary
+from kvready.advisor.whatif.sweep import Job, run_job
+from kvready.collectors.errors import ServiceError
+
+MAX_JOBS = 256
+
+Told = Callable[[float], None]  # runs done so far, a run under way in part
+
+
+def run_all(jobs: Sequence[Job], workers: int, told: Told) -> list[Summary]:
+    """All of them, in order. `KeyboardInterrupt` ends every process before it is passed on."""
+    if workers == 1:
+        return [_alone(number, job, told) for number, job in enumerate(jobs)]
+    # Spawned: a fork of a process that draws a progress bar may hold its lock for ever.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, initializer=_leave_interrupts)
+    before = set(multiprocessing.active_children())
+    try:
+        running = [pool.submit(run_job, job) for job in jobs]
+        _wait(running, told)
+        return [one.result() for one in running]
+    except BrokenProcessPool as error:
+        raise ServiceError(
+            "a worker process ended by itself, perhaps for want of memory; use fewer --jobs"
+        ) from error
+    except BaseException:
+        _end(before)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _alone(number: int, job: Job, told: Told) -> Summary:
+    summary = run_job(job, lambda share: told(number + share))
+    told(number + 1)
+    return summary
+
+
+def _wait(running: Sequence[Future[Summary]], told: Told) -> None:
+    for done, one in enumerate(as_completed(running), start=1):
+        one.result()  # the first that failed ends all
+        told(done)
+
+
+def _leave_interrupts() -> None:
+    """A terminal interrupts all processes of a group; the parent alone answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _end(before: set[multiprocessing.process.BaseProcess]) -> None:
+    for process in set(multiprocessing.active_children()) - before:
+        process.terminate()
