@@ -19,7 +19,7 @@ from kvready.collectors.names import OverlapMode
     st.booleans(),
     st.sampled_from([0, 48]),
     st.sampled_from([320, 512, 4_096]),
-    st.sampled_from([0, 128, 1 << 16]),
+    st.sampled_from([0, 128, 320, 640, 1 << 16]),
 )
 def test_many_steps_at_once_end_as_one_by_one(
     asked: Workload,
