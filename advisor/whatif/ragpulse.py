@@ -80,7 +80,7 @@ def read_contents(path: Path, *, first: int, lengths: Path | None, block_tokens:
                 arrived_seconds=arrived,
                 prompt_tokens=line.input_length,
                 output_tokens=line.output_length,
-                blocks=chains.extend(ROOT, _cut(pieces, block_tokens)),
+                blocks=chains.extend(ROOT, cut_contents(pieces, block_tokens)),
             )
         )
         if first and len(requests) == first:
@@ -98,7 +98,9 @@ def read_contents(path: Path, *, first: int, lengths: Path | None, block_tokens:
     return Workload(path.name, str(path), block_tokens, tuple(requests), notes=notes)
 
 
-def _cut(pieces: Iterable[tuple[int, int]], block_tokens: int) -> Iterator[tuple[Piece, ...]]:
+def cut_contents(
+    pieces: Iterable[tuple[int, int]], block_tokens: int
+) -> Iterator[tuple[Piece, ...]]:
     """Whole blocks, each named by the pieces of contents that fill it."""
     block: list[Piece] = []
     room = block_tokens
