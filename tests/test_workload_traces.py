@@ -256,9 +256,9 @@ def test_starts_of_sessions_are_drawn_by_a_seed_at_their_rate() -> None:
     assert starts(1) == starts(1)
     assert starts(1) != starts(2)
     assert starts(1, 0.2) == pytest.approx([start / 2 for start in starts(1)], abs=1.0)
-    gaps = [start / (len(every) - 1) for every in map(starts, range(20)) for start in every[-1:]]
+    gaps = [start / (len(every) - 1) for every in map(starts, range(8)) for start in every[-1:]]
     mean = sum(gaps) / len(gaps)
-    assert mean == pytest.approx(10, rel=5 / math.sqrt(20 * 33))
+    assert mean == pytest.approx(10, rel=5 / math.sqrt(8 * 33))
     notes = read_workload(SESSIONS).notes
     assert any("Poisson process of 0.1/s, seed 0" in note for note in notes)
 
