@@ -1,21 +1,18 @@
-"""What a simulated engine is asked: shapes drawn by seed, mixed, with convoys; what is left."""
+"""What a simulated engine is asked: drawn by seed, with convoys, and what of it is left."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
+from kvready.advisor.whatif.sim_engine import mix
 from kvready.advisor.whatif.sim_engine.faults import FaultName, Faults
 from kvready.advisor.whatif.synthetic import Questions, documents
 from kvready.advisor.whatif.workload import SimRequest, Workload
-from kvready.collectors.errors import WorkloadError
 
-MIX = "mix"
-MIXED = (("loogle", 0.5), ("reviewmt", 0.5))  # documents and conversations, by requests a second
-BLOCK_TOKENS = 32
-APART = 1 << 48  # ids of one workload's blocks lie below it
+CONVOY_BLOCKS = 1 << 56  # ids of a convoy's document start beyond those of any workload
 CONVOY_REQUESTS = 24
 CONVOY_TOKENS = 16_384
 CONVOY_TAIL_TOKENS = (20, 200)
@@ -23,46 +20,13 @@ CONVOY_OUTPUT_TOKENS = 32
 
 
 def drawn(name: str, requests_per_second: float, requests: int, seed: int) -> Workload:
-    """A shape by name, or the mix, with Poisson arrivals. Raises `WorkloadError`."""
-    shapes = MIXED if name == MIX else ((name, 1.0),)
-    made = [
-        documents(
-            shape,
-            Questions(
-                queries_per_second=requests_per_second * share,
-                queries=max(1, round(requests * share)),
-                block_tokens=BLOCK_TOKENS,
-            ),
-            seed,
-        )
-        for shape, share in shapes
-    ]
-    return mixed(made)
-
-
-def mixed(workloads: Sequence[Workload]) -> Workload:
-    """Several workloads at once. Their blocks and requests have nothing in common."""
-    if len(workloads) == 1:
-        return workloads[0]
-    if len({workload.block_tokens for workload in workloads}) > 1:
-        raise WorkloadError("workloads with blocks of several sizes cannot be mixed")
-    requests = [
-        _apart(request, number)
-        for number, workload in enumerate(workloads)
-        for request in workload.requests
-    ]
-    return Workload(
-        name="+".join(workload.name for workload in workloads),
-        source="; ".join(workload.source for workload in workloads),
-        block_tokens=workloads[0].block_tokens,
-        requests=_in_order(requests),
-        warm_blocks=tuple(
-            block + number * APART
-            for number, workload in enumerate(workloads)
-            for block in workload.warm_blocks
-        ),
-        notes=tuple(dict.fromkeys(note for workload in workloads for note in workload.notes)),
+    """The mix, or a published shape by name, with Poisson arrivals. Raises `WorkloadError`."""
+    if name == mix.NAME:
+        return mix.mix(requests_per_second, requests, seed)
+    questions = Questions(
+        queries_per_second=requests_per_second, queries=requests, block_tokens=mix.BLOCK_TOKENS
     )
+    return documents(name, questions, seed)
 
 
 def with_convoys(workload: Workload, faults: Faults, seed: int) -> Workload:
@@ -91,7 +55,7 @@ def left_after(workload: Workload, arrived: set[str], now: float) -> Workload:
 
 def _convoy(block_tokens: int, number: int, begin: float, seed: int) -> list[SimRequest]:
     draws = random.Random(f"{seed}/convoy/{number}")
-    first = (draws.getrandbits(32) << 16) + 7 * APART
+    first = CONVOY_BLOCKS + (draws.getrandbits(32) << 16)
     shared = tuple(first + index for index in range(CONVOY_TOKENS // block_tokens))
     return [
         SimRequest(
@@ -104,19 +68,6 @@ def _convoy(block_tokens: int, number: int, begin: float, seed: int) -> list[Sim
         )
         for index in range(CONVOY_REQUESTS)
     ]
-
-
-def _apart(request: SimRequest, number: int) -> SimRequest:
-    def moved(blocks: Iterable[int]) -> tuple[int, ...]:
-        return tuple(block + number * APART for block in blocks)
-
-    return msgspec.structs.replace(
-        request,
-        request_id=f"{number}-{request.request_id}",
-        blocks=moved(request.blocks),
-        output_blocks=moved(request.output_blocks),
-        after=f"{number}-{request.after}" if request.after else "",
-    )
 
 
 def _in_order(requests: Iterable[SimRequest]) -> tuple[SimRequest, ...]:
