@@ -13,6 +13,7 @@ from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
 from kvready.advisor.report import Report, build_report, seen_drifts
 from kvready.advisor.service import problems, readiness_api
+from kvready.advisor.service.calls import Announced
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
     Alive,
@@ -105,6 +106,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         )
 
     readiness_api.install(app, sidecar)
+    app.add_middleware(Announced, calls=sidecar.calls)
     return app
 
 

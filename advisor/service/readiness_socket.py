@@ -19,6 +19,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from kvready.advisor.service import problems
+from kvready.advisor.service.calls import Calls
 from kvready.advisor.service.models import Problem
 from kvready.advisor.service.readiness_desk import MAX_BODY_BYTES, ReadinessDesk
 from kvready.advisor.service.sidecar import Sidecar
@@ -43,7 +44,7 @@ def readiness_socket(path: Path | None, sidecar: Sidecar) -> Iterator[SocketServ
         yield None
         return
     listener = _listen(path)
-    server = SocketServer(listener, ReadinessDesk(sidecar))
+    server = SocketServer(listener, ReadinessDesk(sidecar), sidecar.calls)
     try:
         server.start()
         yield server
@@ -56,11 +57,12 @@ def readiness_socket(path: Path | None, sidecar: Sidecar) -> Iterator[SocketServ
 class SocketServer:
     """Runs an event loop of its own, so that it waits for nobody's HTTP."""
 
-    def __init__(self, listener: socket.socket, desk: ReadinessDesk) -> None:
+    def __init__(self, listener: socket.socket, desk: ReadinessDesk, calls: Calls) -> None:
         self.refused = 0  # clients beyond the bound
         self.dropped = 0  # clients that were too slow
         self._listener = listener
         self._desk = desk
+        self._calls = calls
         self._clients: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -126,7 +128,8 @@ class SocketServer:
 
     async def _answer(self, line: bytes) -> bytes:
         try:
-            return await self._desk.answer(line)
+            with self._calls.answering():
+                return await self._desk.answer(line)
         except QuestionError as error:
             return _encoded(problems.of_question(error))
         except TimeoutError:
