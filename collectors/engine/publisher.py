@@ -135,7 +135,7 @@ class RecordPublisher:
                 f"{self._path} is too long for a socket; set {OBSERVER_VARIABLE} to a folder "
                 f"with a shorter name"
             )
-        _remove_stale(self._path)
+        remove_stale(self._path)
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES)
@@ -194,7 +194,7 @@ def _warn_of_access(folder: Path) -> None:
         )
 
 
-def _remove_stale(path: Path) -> None:
+def remove_stale(path: Path) -> None:
     """Remove a dead process's socket; refuse to take a living one's place."""
     if not path.exists():
         return

@@ -10,12 +10,15 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import zmq
 
+from kvready.collectors.engine.publisher import remove_stale
 from kvready.collectors.errors import TapError
 
+IPC = "ipc://"
 RING_MESSAGES = 10_000
 SEND_QUEUE_MESSAGES = 100_000
 MAX_QUEUED_MESSAGES = 10_000
@@ -30,7 +33,7 @@ Message = tuple[int, bytes, bool]
 
 
 class KvPublisher:
-    """One incarnation's events, numbered from 0."""
+    """One incarnation's events, numbered from 0, on two ipc sockets."""
 
     def __init__(self, endpoint: str, replay_endpoint: str, ring: int = RING_MESSAGES) -> None:
         self.endpoint = endpoint
@@ -63,6 +66,8 @@ class KvPublisher:
         """Send what is queued and close. Safe twice."""
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
+        for endpoint in (self.endpoint, self.replay_endpoint):
+            Path(endpoint.removeprefix(IPC)).unlink(missing_ok=True)
 
     def _open(self) -> None:
         for socket, high_water in (
@@ -73,8 +78,9 @@ class KvPublisher:
             socket.setsockopt(zmq.LINGER, 0)
         for socket, endpoint in ((self._pub, self.endpoint), (self._router, self.replay_endpoint)):
             try:
+                remove_stale(Path(endpoint.removeprefix(IPC)))
                 socket.bind(endpoint)
-            except zmq.ZMQError as error:
+            except (OSError, zmq.ZMQError) as error:
                 self._context.destroy(linger=0)
                 raise TapError(
                     f"cannot bind {endpoint}: {error}; end the engine that holds it, or name "

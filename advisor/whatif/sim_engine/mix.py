@@ -18,11 +18,11 @@ DOCUMENTS = 48
 DOCUMENT_TOKENS = (1_024, 8_192)  # log-uniform
 POPULARITY = 0.8  # document n is asked n ** -POPULARITY as often as the first
 QUESTION_TOKENS = (16, 256)
-ANSWER_TOKENS = 16  # on average, geometric
+ANSWER_TOKENS = 12  # on average, geometric
 CONVERSATION_SHARE = 0.3  # of requests
 ROUNDS = 5
 ROUND_TOKENS = (128, 768)
-REPLY_TOKENS = 48
+REPLY_TOKENS = 32
 THINK_SECONDS = 4.0  # on average, exponential
 LONGEST_OUTPUT = 8  # times the average
 

@@ -31,6 +31,7 @@ class Round:
         self.held: list[str] = []  # by a policy
         self.loading: set[int] = set()  # in HBM for whoever waits for them, not yet findable
         self.now = 0.0
+        self.planning = False  # then orders are told behind the batch; else at once
         self._watcher = watcher
         self._timeline = timeline
         self._parents = parents
@@ -43,9 +44,20 @@ class Round:
         self._orders.append((now, self._copies, order))
         self._timeline.at(order.begins_seconds, self._started, self._copies)
         self._timeline.at(order.done_seconds, self._ready, (self._copies, order))
+        if not self.planning:
+            self._tell_orders()
 
     def tell(self, now: float) -> None:
         """Tell what was gathered, behind the batch."""
+        self._tell_orders()
+        for request_id in self.deferred:
+            self._watcher.deferred(now, request_id, DeferReason.LOAD)
+        for request_id in self.held:
+            self._watcher.deferred(now, request_id, DeferReason.OTHER)
+        self.deferred.clear()
+        self.held.clear()
+
+    def _tell_orders(self) -> None:
         orders, self._orders = self._orders, []
         for ordered, load_id, order in orders:
             self._watcher.ordered(
@@ -56,12 +68,6 @@ class Round:
                 order.destination,
                 len(order.blocks),
             )
-        for request_id in self.deferred:
-            self._watcher.deferred(now, request_id, DeferReason.LOAD)
-        for request_id in self.held:
-            self._watcher.deferred(now, request_id, DeferReason.OTHER)
-        self.deferred.clear()
-        self.held.clear()
 
     def loaded(self, blocks: Sequence[int]) -> None:
         """Blocks that were loaded can be found from now on."""

@@ -14,9 +14,10 @@ from kvready.advisor.whatif.sim_engine.faults import FaultName, Faults
 from kvready.advisor.whatif.sim_engine.kv_publisher import KvPublisher
 from kvready.advisor.whatif.sim_engine.kv_wire import CacheEvent, encode
 from kvready.advisor.whatif.sim_engine.metrics_text import Identity, render
-from kvready.advisor.whatif.sim_engine.pages import TEXT, PageServer, json_page
+from kvready.advisor.whatif.sim_engine.pages import TEXT, Page, PageServer, json_page
 from kvready.advisor.whatif.sim_engine.spans import SpanExporter
 from kvready.collectors.engine.publisher import RecordPublisher
+from kvready.collectors.errors import ServiceError
 from kvready.collectors.records import AnyRecord, EngineDescribed
 
 RANK = 0
@@ -56,17 +57,11 @@ class Surfaces:
         offset = clock.origin_wall_seconds - clock.origin_seconds
         self.spans = SpanExporter(addresses.spans, offset) if addresses.spans else None
         self._open()
-        self._pages = PageServer(
-            addresses.host,
-            addresses.port,
-            {
-                "/metrics": (TEXT, self._metrics),
-                "/health": (TEXT, lambda: b""),
-                "/version": json_page(lambda: {"version": described.engine_version}),
-                "/v1/models": json_page(lambda: {"data": [{"id": described.model}]}),
-                "/kv_event_sources": json_page(self._sources),
-            },
-        )
+        try:
+            self._pages = PageServer(addresses.host, addresses.port, self._all_pages())
+        except ServiceError:
+            self._close()
+            raise
         self.port = self._pages.port
 
     def scheduler(self, simulated_seconds: float, records: Sequence[AnyRecord]) -> None:
@@ -130,6 +125,16 @@ class Surfaces:
     def _served(self, served: Served) -> None:
         if self.spans is not None:
             self.spans.add(served)
+
+    def _all_pages(self) -> dict[str, tuple[str, Page]]:
+        engine = self.described
+        return {
+            "/metrics": (TEXT, self._metrics),
+            "/health": (TEXT, lambda: b""),
+            "/version": json_page(lambda: {"version": engine.engine_version}),
+            "/v1/models": json_page(lambda: {"data": [{"id": engine.model}]}),
+            "/kv_event_sources": json_page(self._sources),
+        }
 
     def _metrics(self) -> bytes:
         return render(self.accounts, self._identity)

@@ -115,9 +115,11 @@ class WatchedRun(Run):
         if stalled > 0.0 and self._left:
             return Slot(None, 0, now + stalled)
         self._obey()
+        self._told.planning = True
         slot = super()._begin_slot()
         if slot is None:
             self._told.tell(now)
+        self._told.planning = False
         self._watcher.planned_all(now)
         return slot
 
