@@ -52,6 +52,31 @@ class Overlay(StrEnum):
     KILLED = "killed"  # the kill switch
 
 
+class Finding(StrEnum):
+    """Why a policy has nothing to do here: it is settled without ever acting."""
+
+    NATIVE = "native"  # the engine does it already
+    NO_HOOK = "no_hook"  # nothing in this engine could act on it
+    NO_BENEFIT = "no_benefit"  # what it relieves is not the constraint
+
+
+class Hazard(StrEnum):
+    """What makes a policy step back by itself."""
+
+    BAD_PREDICTIONS = "bad_predictions"  # clears by itself
+    NO_BENEFIT = "no_benefit"
+    HARM = "harm"  # measured: latches
+    MISMATCH = "mismatch"  # of gathered bytes: latches
+    KNOWN_HAZARD = "known_hazard"  # of this version of the engine: latches
+    TELEMETRY_LOST = "telemetry_lost"
+    ENGINE_RESTARTED = "engine_restarted"
+    ENGINE_UPGRADED = "engine_upgraded"
+    STALL = "stall"
+    INCONCLUSIVE = "inconclusive"  # a canary that does not conclude
+    KEEPING_FAILED = "keeping_failed"  # audit or store
+    SIDECAR_RESTARTED = "sidecar_restarted"
+
+
 class Scope(msgspec.Struct, frozen=True, order=True):
     """Where a policy's switch holds: an engine, one of its pools, a request class; `*`: all."""
 
@@ -71,6 +96,12 @@ class PolicyState(msgspec.Struct, frozen=True, kw_only=True):
     since_seconds: float = 0.0
     revision: int = 0  # rises with every change
     version: str = "1"  # of the policy that acts; another may shadow beside it
-    clean_windows: int = 0  # enforced without harm, in a row
-    rollbacks: int = 0
+    next_version: str = ""  # that shadows beside it; empty: none
+    held_by: str = ""  # the `Hazard` that it last gave way to, until that is over; else empty
+    report_id: str = ""  # of the gate report on which it acts
+    forced: bool = False  # it acts by a person's reason, in place of what a promotion needs
+    clean_windows: int = 0  # without harm, in a row
+    rollbacks: int = 0  # and demotions for what it did, since it was last settled
     cooldown_until_seconds: float = 0.0  # no promotion before
+    finding: str = ""  # the latest `Finding` of its gates; empty: none
+    finding_seconds: float = 0.0

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from kvready.advisor.policies import Mode, Policy, Scope
+from kvready.advisor.policies import Finding, Mode, Policy, Scope
 
 
 class Verdict(StrEnum):
@@ -58,3 +58,4 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     calibration_id: str = ""
     engine_version: str = ""
     bad_cells: tuple[str, ...] = ()  # persistently wrong: outside the policy's scope
+    finding: Finding | None = None  # why the policy has nothing to do here

@@ -14,6 +14,10 @@ from kvready.collectors.records import (
     AnyRecord,
     CountersScraped,
     Ingested,
+    KeepingChanged,
+    KillSwitched,
+    PoliciesRestored,
+    PolicyCommanded,
     ReadinessAsked,
     TapEvent,
     TapState,
@@ -26,6 +30,8 @@ LOSS_FORGIVEN_AFTER_SECONDS = 60.0  # as a gap that a tap saw itself
 MAX_TICKS_AT_ONCE = 5  # a process that slept longer skips ticks rather than write a burst
 RECORDER_TAP = "recorder"
 API_TAP = "api"
+
+ControlRecord = PolicyCommanded | KillSwitched | KeepingChanged | PoliciesRestored
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +113,10 @@ class Recorder:
     def asked(self, question: ReadinessAsked, now_seconds: float) -> None:
         """Give a question its place in ingest order; it says nothing of any tap."""
         self._stamp(question, now_seconds, API_TAP)
+
+    def said(self, control: ControlRecord, now_seconds: float) -> None:
+        """Give what was said to policies its place in ingest order; it says nothing of any tap."""
+        self._stamp(control, now_seconds, API_TAP)
 
     def dropped(self, tap: str, count: int, now_seconds: float) -> None:
         """Say that a full queue cost records, so that replays know it too; it taints for a while.

@@ -11,6 +11,12 @@ from __future__ import annotations
 import msgspec
 
 from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.commanded import (
+    KeepingChanged,
+    KillSwitched,
+    PoliciesRestored,
+    PolicyCommanded,
+)
 from kvready.collectors.names import (
     CopyMethod,
     CounterName,
@@ -22,23 +28,25 @@ from kvready.collectors.names import (
     TapState,
     Tier,
 )
+from kvready.collectors.record import Record
 
-# Passed on from `names`, beside the records defined here.
+# Passed on from other modules, beside the records defined here.
 __all__ = [
     "CopyMethod",
     "CounterName",
     "DeferReason",
+    "KeepingChanged",
+    "KillSwitched",
     "Outcome",
     "OverlapMode",
+    "PoliciesRestored",
+    "PolicyCommanded",
+    "Record",
     "Surface",
     "TapEvent",
     "TapState",
     "Tier",
 ]
-
-
-class Record(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True, gc=False):
-    """Base of all facts. Tagged by class name in snake case, so recordings describe themselves."""
 
 
 class Observed(Record, frozen=True, kw_only=True):
@@ -355,6 +363,10 @@ AnyRecord = (
     | BatchFinished
     | TapStatus
     | ReadinessAsked
+    | PolicyCommanded
+    | KillSwitched
+    | KeepingChanged
+    | PoliciesRestored
     | Tick
 )
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.commanded import EVERYWHERE, RestoredPolicy
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.records import (
     AnyRecord,
@@ -28,7 +29,10 @@ from kvready.collectors.records import (
     CountersScraped,
     EngineDescribed,
     FirstToken,
+    KillSwitched,
     LoadDecided,
+    PoliciesRestored,
+    PolicyCommanded,
     ReadinessAsked,
     RequestArrived,
     RequestDeferred,
@@ -44,6 +48,7 @@ MAX_REMEMBERED_IDS = 1 << 20
 MAX_SET_BACK_SECONDS = 10 * 365 * 86_400
 WALL_SUFFIX = "_wall_seconds"
 HASH_BYTES = 8
+WITHHELD = "withheld"  # that a reason was given decides; what it said is nobody's business
 
 
 class Salter:
@@ -102,6 +107,23 @@ class Salter:
             case ReadinessAsked():
                 candidates = tuple(self._candidate(one) for one in record.candidates)
                 return msgspec.structs.replace(record, candidates=candidates)
+            case PolicyCommanded():
+                return msgspec.structs.replace(
+                    record,
+                    actor=_withheld(record.actor),
+                    reason=_withheld(record.reason),
+                    **self._scope(record),
+                )
+            case KillSwitched():
+                return msgspec.structs.replace(
+                    record, actor=_withheld(record.actor), reason=_withheld(record.reason)
+                )
+            case PoliciesRestored():
+                policies = tuple(
+                    msgspec.structs.replace(one, reason=_withheld(one.reason), **self._scope(one))
+                    for one in record.policies
+                )
+                return msgspec.structs.replace(record, policies=policies)
             case EngineDescribed():
                 return msgspec.structs.replace(record, model=_model_name(record.model))
             case CountersScraped():
@@ -140,6 +162,17 @@ class Salter:
         }
         return msgspec.structs.replace(record, **changes) if changes else record
 
+    def _scope(self, record: PolicyCommanded | RestoredPolicy) -> dict[str, str]:
+        names = {
+            "engine": record.engine,
+            "pool": record.pool,
+            "request_class": record.request_class,
+        }
+        return {
+            part: name if name == EVERYWHERE else self._identifier(name)
+            for part, name in names.items()
+        }
+
     def _member(self, member: BatchMember) -> BatchMember:
         return msgspec.structs.replace(member, request_id=self._identifier(member.request_id))
 
@@ -175,6 +208,10 @@ class Salter:
             digest = hashlib.blake2b(name.encode(), digest_size=6, key=self._key)
             known = self._ids[name] = digest.hexdigest()
         return known
+
+
+def _withheld(text: str) -> str:
+    return WITHHELD if text.strip() else ""
 
 
 def _model_name(model: str) -> str:
