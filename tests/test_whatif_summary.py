@@ -25,7 +25,7 @@ from kvready.advisor.whatif.summary import (
     spread,
     summarize,
 )
-from kvready.advisor.whatif.verdict import Finding, Kind, Step, verdict
+from kvready.advisor.whatif.verdict import Finding, Kind, Step, ratio_text, verdict
 
 SCENARIO = scenario("llama-3.1-8b", "h200", "fast-copies")
 BARE = scenario("llama-3.1-8b", "h200", "recompute")
@@ -253,7 +253,13 @@ def test_a_policy_that_relieves_nothing_is_told_so() -> None:
     told = judged(standing("fast-copies", 80, 1.0), standing("fast-copies+dedup", 80, 1.0))
     assert only(told, Kind.NO_BENEFIT).startswith("No benefit expected of dedup")
     worse = judged(standing("fast-copies", 80, 1.0), standing("naive-reorder", 50, 1.0))
-    assert "does harm" in only(worse, Kind.HARMS)
+    assert "Does harm" in only(worse, Kind.HARMS)
+
+
+def test_a_ratio_without_measure_is_not_spelled_out() -> None:
+    assert ratio_text(Ratio(657.84, 600.0, 700.0, 3)) == ">x99"
+    assert ratio_text(Ratio(1.5, 1.4, 1.6, 3)) == "x1.50 (1.40 to 1.60)"
+    assert ratio_text(None) == "-"
 
 
 def test_an_oracle_tells_whether_a_faster_link_has_room() -> None:
@@ -297,8 +303,12 @@ def test_where_targets_are_kept_nothing_is_to_be_changed() -> None:
     )
 
 
-def test_a_target_shorter_than_a_prefill_is_named() -> None:
-    assert "Change the target" in only(judged(standing("fast-copies", 0, 1.0)), Kind.CHANGE)
+def test_where_only_prompts_that_are_nowhere_miss_the_target_that_is_told() -> None:
+    rows = [request("hit", 1.0, nominal_tokens=900) for _ in range(10)]
+    rows += [request("miss", 9.0) for _ in range(10)]
+    run = summarize(SimOutcome("fast-copies", "by hand", rows, 20.0), SCENARIO, Targets(5.0))
+    told = verdict([Standing("fast-copies", (run,))], [])
+    assert "nothing was resident: 0% come in time, of the others 100%" in only(told, Kind.CHANGE)
 
 
 def test_a_class_that_falls_behind_asks_for_isolation() -> None:
@@ -321,7 +331,7 @@ def test_steps_name_the_one_thing_in_which_policies_differ() -> None:
         Step("fast-copies", "recompute", "a tier below HBM", tier=True),
         Step("fast-copies", "per-page", "a gather"),
         Step("fast-copies+dedup", "fast-copies", "dedup"),
-        Step("strata", "fast-copies+dedup", "balance and decode-fill"),
+        Step("strata", "fast-copies+dedup", "balance, decode-fill"),
         Step("prefix-order", "fast-copies", "longest prefix order"),
     ]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 
 from kvready.advisor.whatif.summary import Summary
 from kvready.advisor.whatif.sweep import Job, run_job
@@ -23,10 +24,11 @@ def run_all(jobs: Sequence[Job], workers: int, told: Told) -> list[Summary]:
         return [_alone(number, job, told) for number, job in enumerate(jobs)]
     # Spawned: a fork of a process that draws a progress bar may hold its lock for ever.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, initializer=_leave_interrupts)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), context)
     before = set(multiprocessing.active_children())
     try:
-        running = [pool.submit(run_job, job) for job in jobs]
+        with _interrupts_kept():
+            running = [pool.submit(run_job, job) for job in jobs]
         _wait(running, told)
         return [one.result() for one in running]
     except BrokenProcessPool as error:
@@ -52,9 +54,17 @@ def _wait(running: Sequence[Future[Summary]], told: Told) -> None:
         told(done)
 
 
-def _leave_interrupts() -> None:
-    """A terminal interrupts all processes of a group; the parent alone answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Processes that start here never see an interrupt; this one sees it when they all run.
+
+    A terminal interrupts all processes of a group, and the parent alone is to answer.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(before: set[multiprocessing.process.BaseProcess]) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kvready.advisor.whatif.comparison import Report
 
-TICKS_WANTED = 5
+TICKS_WANTED = 6
 LOG_STEPS = (1, 2, 5)
 
 

@@ -16,7 +16,7 @@ published facts is listed with every scenario.
   evaluation setup); each 128k tokens wait 50 ms more for scatter kernels (LMCache issue 5067).
 * `trtllm-like`: pages of 32 by copy calls; one context per uncached prefix, duplicates deferred
   (TensorRT-LLM pull request 18195): the engine dedups natively.
-* `oracle`: a link that takes no time, and dedup: what no mover and no order can beat.
+* `oracle`: a link that takes no time, first come first served, with dedup: what a link can give.
 """
 
 from __future__ import annotations

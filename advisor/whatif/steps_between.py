@@ -30,7 +30,7 @@ def _steps(name: str, policies: Sequence[str]) -> Iterator[Step]:
             yield from _one_change(name, base, other, beside)
     if smaller:
         _, other, fewer = max(smaller, key=lambda one: one[0])
-        yield Step(name, other, " and ".join(sorted(chosen - fewer)))
+        yield Step(name, other, ", ".join(sorted(chosen - fewer)))
 
 
 def _one_change(name: str, base: Baseline, other: str, beside: Baseline) -> Iterator[Step]:

@@ -10,6 +10,7 @@ from kvready.advisor.whatif.panels import Line, Panel, Scale, x_scale, y_scale
 WIDTH, HEIGHT = 460, 330  # of one panel, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 46
 LEGEND_ROW, LEGEND_COLUMN = 20, 230
+CHARACTER_WIDTH = 6.2  # on average, of the caption's 11 pixels; a little wide
 # Told apart by readers who do not see red and green alike: a colour for light paper, one for dark.
 COLOURS = (
     ("#0072b2", "#56b4e9"), ("#d55e00", "#f08b3e"), ("#009e73", "#3cc9a0"),
@@ -34,7 +35,7 @@ def drawn(panels: Sequence[Panel], caption: str = "") -> str:
     width = WIDTH * len(panels)
     columns = max(1, width // LEGEND_COLUMN)
     rows = -(-len(names) // columns)
-    told = _wrapped(caption, int(width / 5.4))
+    told = _wrapped(caption, int((width - LEFT - RIGHT) / CHARACTER_WIDTH))
     height = HEIGHT + rows * LEGEND_ROW + 14 * len(told) + 16
     parts = [
         f'<svg class="kv" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '

@@ -14,6 +14,7 @@ from kvready.advisor.whatif.pairing import Ratio
 from kvready.advisor.whatif.verdict import Finding, Kind, ratio_text
 
 GIGA = 1e9
+ONE_SEED = "One draw: differences of a few per cent may be chance; --seeds 5 gives intervals"
 CELL_POLICIES = 5  # columns that fit beside the cells' names
 MARKS = {
     Kind.HELPS: ("+", "green"),
@@ -225,6 +226,7 @@ def _conditions(report: Report) -> list[RenderableType]:
         own,
         _heading("Assumed"),
         *assumed,
+        *([Text(ONE_SEED, style="yellow")] if len({run.seed for run in report.runs}) == 1 else []),
     ]
 
 
@@ -248,4 +250,4 @@ def _heading(title: str, note: str = "") -> Text:
 
 
 def _middle(one: Ratio | None) -> str:
-    return "-" if one is None else f"x{one.middle:.2f}"
+    return ratio_text(one).partition(" ")[0]

@@ -16,10 +16,11 @@ from kvready.advisor.whatif.standing import Standing, good_rate, mean_ttft, rati
 from kvready.advisor.whatif.summary import Constraint, Summary
 
 LEAST = 0.02  # of goodput or mean TTFT: smaller differences decide nothing
-HEADROOM = 0.05  # of an oracle over the best: less, and a faster link buys nothing
+HEADROOM = 0.1  # of an oracle over the best: less, and a faster link buys nothing
 KEPT = 0.99  # share of good requests beyond which targets count as kept
 MANY_DUPLICATES = 0.05  # of computed tokens
 MUCH_DISK = 0.1  # of reused tokens
+LARGEST_RATIO = 99
 CLASS_GAP = 0.2  # between the good shares of two classes
 
 
@@ -116,9 +117,9 @@ def _step(step: Step, by_name: Mapping[str, Standing]) -> Finding:
     ours, base = by_name[step.policy], by_name[step.base]
     told = f"{step.base} to {step.policy}: {_told(*_ratios(ours, base))}"
     if _gains(ours, base):
-        return Finding(Kind.HELPS, f"{step.added} helps ({told})")
+        return Finding(Kind.HELPS, f"Helps: {step.added} ({told})")
     if _gains(base, ours):
-        return Finding(Kind.HARMS, f"{step.added} does harm ({told})")
+        return Finding(Kind.HARMS, f"Does harm: {step.added} ({told})")
     return Finding(Kind.NO_BENEFIT, f"No benefit expected of {step.added} ({told})")
 
 
@@ -140,8 +141,8 @@ def _gains(ours: Standing, base: Standing) -> bool:
 
 def _headroom(ideal: Standing, best: Standing) -> Finding:
     goodput, ttft = _ratios(ideal, best)
-    much = goodput is None or goodput.differs(HEADROOM)
-    much |= ttft is not None and ttft.differs(HEADROOM)
+    much = goodput is None or (goodput.differs(HEADROOM) and goodput.middle > 1.0)
+    much |= ttft is not None and ttft.differs(HEADROOM) and ttft.middle < 1.0
     says = "a faster link has room to help" if much else "a faster link buys nothing here"
     return Finding(
         Kind.HEADROOM,
@@ -201,23 +202,29 @@ def _compute_change(best: Standing) -> str:
 
 
 def _unbound_change(best: Standing) -> str:
-    fresh = [
-        cell.ttft.p50
+    missed = 1.0 - best.figure(lambda run: run.good_share)
+    told = f"Neither link nor compute is full, yet {missed:.0%} miss their targets"
+    fresh = _share_of_cell(best, "nothing resident")
+    resident = _share_of_cell(best, "resident")
+    if fresh is not None and resident is not None and resident - fresh >= CLASS_GAP:
+        return (
+            f"{told}: of requests of which nothing was resident: {fresh:.0%} come in time, of the "
+            f"others {resident:.0%}. Warm the cache, spread what arrives together, or relax the "
+            "target"
+        )
+    return f"{told}: look at bursts (TTFT p99), at the throughput target, and at classes"
+
+
+def _share_of_cell(best: Standing, name: str) -> float | None:
+    """Share of good requests in a state at arrival, over all seeds; None where there are none."""
+    cells = [
+        cell
         for run in best.runs
         for cell in run.cells
-        if (cell.kind, cell.name) == ("at arrival", "nothing resident")
+        if (cell.kind, cell.name) == ("at arrival", name)
     ]
-    target = best.runs[0].targets.ttft_seconds
-    medians = [value for value in fresh if value is not None]
-    if medians and min(medians) > target:
-        return (
-            "Change the target, or warm the cache: a prompt of which nothing is resident takes "
-            f"{min(medians):.2g} s at the median, the target is {target:g} s"
-        )
-    return (
-        "Neither link nor compute is full, yet targets are missed: look at bursts (TTFT p99), at "
-        "the throughput target, and at classes below"
-    )
+    count = sum(cell.ttft.count for cell in cells)
+    return sum(cell.good_share * cell.ttft.count for cell in cells) / count if count else None
 
 
 def _isolation(best: Standing) -> list[str]:
@@ -255,6 +262,8 @@ def ratio_text(one: Ratio | None) -> str:
     """`x1.20 (1.10 to 1.31)`; a dash where there is no ratio."""
     if one is None:
         return "-"
+    if one.middle > LARGEST_RATIO:
+        return f">x{LARGEST_RATIO}"  # of nearly nothing
     if not one.has_interval:
         return f"x{one.middle:.2f}"
     return f"x{one.middle:.2f} ({one.low:.2f} to {one.high:.2f})"
