@@ -16,6 +16,8 @@ from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.requests import RequestState, RequestTracker
+from kvready.advisor.shadow import Shadow, ShadowTotals
+from kvready.advisor.shadow_feed import ShadowFeed
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
 from kvready.advisor.waits import split_wait
@@ -54,6 +56,7 @@ class Shared:
         self.ledger = Ledger()
         self.totals = Totals()
         self.traffic = Traffic()
+        self.shadow = ShadowTotals()
         self.on_pair = on_pair
         self.on_forecast = on_forecast
         self.priors = priors
@@ -84,6 +87,13 @@ class EngineRank:
             self.steps,
             shared.totals,
             self._recompute_seconds,
+            rank,
+        )
+        forecaster = self.forecaster
+        self.shadow = ShadowFeed(
+            Shadow(self.requests, forecaster.lookahead, forecaster.compute, shared.shadow),
+            shared.inventory,
+            self.hits.pending,
             rank,
         )
         self._inventory = shared.inventory
@@ -117,8 +127,7 @@ class EngineRank:
             case RequestScheduled():
                 self._scheduled(record, moment)
             case RequestPreempted():
-                self.requests.preempt(record)
-                self.hits.preempt(record.request_id)
+                self._preempted(record)
             case FirstToken():
                 self._first_token(record, moment)
             case RequestFinished():
@@ -139,6 +148,7 @@ class EngineRank:
             self.forecaster.inflight.gone(request_id, moment)
         self.forecaster.restart(moment)
         self.hits.restart()
+        self.shadow.restart()
 
     def _arrived(self, record: RequestArrived, moment: Moment) -> None:
         for gone in self.requests.make_room():
@@ -152,6 +162,7 @@ class EngineRank:
             self.hits.arrive(state)
         else:
             self._totals.unknown_residency += 1
+        self.shadow.arrived(state, moment)
         self.forecaster.arrived(state, moment)
 
     def _deferred(self, record: RequestDeferred, moment: Moment) -> None:
@@ -165,11 +176,13 @@ class EngineRank:
         if state is None or state.scheduled is not record:
             return
         self.hits.admit(state)
+        self.shadow.scheduled(record)
         self.forecaster.scheduled(state, record, moment)
 
     def _batch_planned(self, batch: BatchPlanned, moment: Moment) -> None:
         for gone in self.requests.clear_suspicion(batch):
             self._forget(gone, moment)
+        self.shadow.batch_planned(batch, moment)
         self.steps.plan(batch, self.engine)
         self.hits.batch(batch)
         self.forecaster.batch_planned(batch, moment)
@@ -182,11 +195,13 @@ class EngineRank:
         if batch is not None:
             self.requests.advance(batch)
             self.forecaster.batch_applied(batch, record, moment)
+        self.shadow.batch_finished(record)
 
     def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
         for load_id in self.requests.make_room_for_copy():
             self.forecaster.censor_load(load_id, moment)
         self.forecaster.load_decided(self.requests.decide(record), moment)
+        self.shadow.load_decided(record)
         early = self.requests.take_early_finish(record)
         if early is not None:
             self._load_finished(early, moment)
@@ -216,6 +231,14 @@ class EngineRank:
         for name, seconds in wait.items():
             self._totals.wait_seconds[name] += seconds
         self.hits.first_token(state, record, wait)
+        self.shadow.first_token(record.request_id)
+
+    def _preempted(self, record: RequestPreempted) -> None:
+        self.requests.preempt(record)
+        self.hits.preempt(record.request_id)
+        state = self.requests.live.get(record.request_id)
+        if state is not None:
+            self.shadow.preempted(state)
 
     def _request_finished(self, record: RequestFinished, moment: Moment) -> None:
         self._totals.requests[record.outcome] += 1
@@ -229,6 +252,7 @@ class EngineRank:
             self.forecaster.censor(state.arrived.request_id, moment)
         self.forecaster.inflight.gone(state.arrived.request_id, moment)
         self.forecaster.led_anew(self.hits.finish(state), moment)
+        self.shadow.finished(state.arrived.request_id)
 
     def _recompute_seconds(self, new_tokens: int, context_tokens: int) -> float:
         chunk = self.engine.batch_token_limit if self.engine else 0

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from kvready.advisor.forecast_writer import ForecastWriter, Moment
 from kvready.advisor.hits import DELAY_HIT_TOKENS
+from kvready.advisor.jobs import Mark, Rolled
 from kvready.advisor.ledger import Target
 from kvready.advisor.lookahead import Lookahead
 from kvready.advisor.readiness import Mover
 from kvready.advisor.requests import Copy, RequestState, RequestTracker
-from kvready.advisor.scheduler_state import Mark, Rolled
 from kvready.advisor.shape_cells import inflight_cell
 from kvready.collectors.records import BatchPlanned
 

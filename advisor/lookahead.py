@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+import msgspec
+
 from kvready.advisor.compute import ComputeModel
+from kvready.advisor.episode_roll import Start
 from kvready.advisor.forecast_writer import Moment
+from kvready.advisor.jobs import Job, Limits, Link, Mark, Rolled, UnderWay
 from kvready.advisor.readiness import FROM_DISK, INTO_HBM, Mover
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.rollforward import (
@@ -15,7 +19,6 @@ from kvready.advisor.rollforward import (
     first_tokens,
     roll_forward,
 )
-from kvready.advisor.scheduler_state import Job, Limits, Link, Mark, Rolled, UnderWay
 from kvready.collectors.records import BatchPlanned, EngineDescribed
 
 MAX_PLANNED_BATCHES = 64
@@ -88,6 +91,27 @@ class Lookahead:
             self._under_way(moment),
             self._link(moment),
         )
+
+    def start(self, moment: Moment, freed_blocks: int = 0) -> Start | None:
+        """All live requests as they stand, to be rolled forward by several policies."""
+        engine = self._foreseeable_engine()
+        if engine is None:
+            return None
+        limits = self._limits(engine)
+        if limits.free_blocks is not None:
+            limits = msgspec.structs.replace(limits, free_blocks=limits.free_blocks + freed_blocks)
+        jobs = self._jobs(self._requests.live.values(), moment, engine)
+        return Start(jobs, limits, self._under_way(moment), self._link(moment))
+
+    def job(self, state: RequestState, moment: Moment) -> Job | None:
+        """One request as it stands."""
+        engine = self._foreseeable_engine()
+        return next(iter(self._jobs([state], moment, engine)), None) if engine else None
+
+    def load_seconds(self, tokens: int) -> float:
+        """Service of a load of so many tokens into HBM."""
+        engine = self.engine
+        return self._unordered_load_seconds(tokens, engine) if engine and tokens else 0.0
 
     def _foreseeable_engine(self) -> EngineDescribed | None:
         engine = self.engine

@@ -69,6 +69,7 @@ class Pipeline:
         self.ledger = self._shared.ledger
         self.totals = self._shared.totals
         self.traffic = self._shared.traffic
+        self.shadow = self._shared.shadow
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
@@ -99,6 +100,8 @@ class Pipeline:
                 self.inventory.apply(blocks)
                 self.outside.blocks(blocks)
                 observed = self.ranks.get(blocks.rank)
+                if observed is not None:
+                    observed.shadow.blocks(blocks)
                 if isinstance(blocks, BlocksStored):
                     if observed is not None:
                         observed.hits.store(blocks)
@@ -186,12 +189,15 @@ class Pipeline:
         self.outside.tap_status(status)
         if is_event_tap(status.tap):
             self.inventory.apply(status)
+            for each in self.ranks.values():
+                each.shadow.renew_all()
         if status.tap in self.tap_states or len(self.tap_states) < MAX_NAMED_TAPS:
             self.tap_states[status.tap] = status.state
             self._tap_ranks[status.tap] = status.rank
         if status.event is TapEvent.DROPPED and status.tap == OBSERVER_TAP:
             for each in self.ranks.values():  # our own queue was full: of whose records, who knows
                 each.requests.suspect_all()
+                each.shadow.lost()
         # Only the scheduler's own stream speaks of requests. The others notice a restart on their
         # own time, when the new engine's first requests may be here already.
         if SCHEDULER_STREAM not in status.tap:
@@ -203,6 +209,7 @@ class Pipeline:
             rank.restart(moment)
         elif status.event in (TapEvent.GAP, TapEvent.DROPPED):
             rank.requests.suspect_all()
+            rank.shadow.lost()
 
 
 def _ignore(pair: Pair) -> None:

@@ -15,15 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kvready.advisor.scheduler_state import (
-    Job,
-    Limits,
-    Link,
-    Mark,
-    Rolled,
-    SchedulerState,
-    UnderWay,
-)
+from kvready.advisor.jobs import Job, Limits, Link, Mark, Rolled, UnderWay
+from kvready.advisor.scheduler_state import SchedulerState
 from kvready.collectors.records import BatchMember
 
 MAX_WORK = 1_000  # looks at a request that computes, waits or loads; about 0.7 us each

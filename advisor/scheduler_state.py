@@ -7,89 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
+from kvready.advisor.jobs import UNBOUNDED, Job, Limits, Link, Mark, Rolled, Room
 from kvready.advisor.overlap import usable_batch_seconds
+from kvready.advisor.shared_loads import common_blocks
 from kvready.collectors.records import BatchMember, OverlapMode
-
-UNBOUNDED = 1 << 30
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """An engine's bounds on a batch; zero, or None, where unknown, which then does not bind."""
-
-    batch_tokens: int
-    batch_requests: int
-    free_blocks: int | None
-    request_tokens: int = 0  # of one prefill in a batch
-    block_tokens: int = 1  # a prefix is found in whole blocks
-    overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
-    layers: int = 1
-
-
-class Link(msgspec.Struct, frozen=True):
-    """The mover as it stands: first in, first out, started some share of a step after the order."""
-
-    busy_seconds: float = 0.0  # from now, with what it has already
-    submit_seconds: float = 0.0
-    step_share: float = 0.0
-
-
-class Job(msgspec.Struct):
-    """A request as the roll-forward moves it."""
-
-    request_id: str
-    prompt_tokens: int
-    context_tokens: int  # computed, found or being loaded
-    output_left: int
-    load_seconds: float  # of the copy that is to be ordered yet; 0: none
-    usable_after_seconds: float  # its ordered copies are ready then, counted from now
-    running: bool
-    blocks_needed: int  # new blocks that its admission takes
-    blocks_held: int
-    leader: str = ""  # an earlier request that brings its prefix
-    promised_tokens: int = 0  # what it finds of its prompt once that one is done
-    load_tokens: int = 0  # of the copy that is to be ordered yet, for those who choose by them
-    load_hashes: Sequence[int] = ()  # the blocks of those
-
-    @property
-    def prefill_left(self) -> int:
-        """Prompt tokens still to compute."""
-        return max(0, self.prompt_tokens - self.context_tokens)
-
-
-class UnderWay(msgspec.Struct, frozen=True):
-    """Batches that were planned and have not ended, oldest first; jobs are as before them."""
-
-    batches: Sequence[Sequence[BatchMember]] = ()
-    elapsed_seconds: float = 0.0  # since the oldest was planned
-
-
-class Mark(NamedTuple):
-    """A place in another request's prompt: to be told when it is computed up to there."""
-
-    request_id: str
-    tokens: int
-
-
-class Rolled(NamedTuple):
-    """Seconds from now; None where that cannot be told."""
-
-    scheduled_seconds: float | None
-    first_token_seconds: float | None
-    mark_seconds: float | None = None
-    horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
-
-
-class Room(NamedTuple):
-    """What a batch has left once those that run have joined it."""
-
-    tokens: int
-    requests: int
-    free_blocks: int
-
 
 # Another policy than the engine's: whom to try to admit, in which order, at this moment.
 Scan = Callable[["SchedulerState", Room, float], Sequence[Job]]
@@ -130,6 +54,12 @@ class SchedulerState:
         self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._to_load: list[Job] = []
         self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
+        # Whose copy brings the blocks that begin with this one: others wait for it, as vLLM's do.
+        self._owners = {
+            job.load_hashes[0]: job
+            for job in self.waiting
+            if job.load_hashes and job.load_seconds <= 0.0
+        }
         self.prefilled_tokens = 0  # in steps that were planned here
         self._horizon_seconds = math.inf
         self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
@@ -162,11 +92,14 @@ class SchedulerState:
             if self._parks and job.usable_after_seconds > now:
                 place += 1
                 continue
+            if self._parks and job.load_seconds > 0.0 and self._waits_for_another(job, now):
+                place += 1
+                continue
             if job.blocks_needed > self._free_blocks:
                 break  # nobody overtakes the head of the queue
             self._take_blocks(job)
             if job.load_seconds > 0.0:
-                self._to_load.append(job)
+                self._order(job)
                 if self._parks:
                     job.usable_after_seconds = math.inf
                     self._copying.append(job)
@@ -178,6 +111,28 @@ class SchedulerState:
         if self._scan is not None:
             self.waiting = [job for job in self.waiting if not job.running]
         return members
+
+    def _order(self, job: Job) -> None:
+        self._to_load.append(job)
+        if job.load_hashes:
+            self._owners[job.load_hashes[0]] = job
+
+    def _waits_for_another(self, job: Job, now: float) -> bool:
+        """Whether another's copy brings some of its load yet; once that is there it is found."""
+        hashes = job.load_hashes
+        owner = self._owners.get(hashes[0]) if hashes else None
+        if owner is None or owner is job:
+            return False
+        if owner.usable_after_seconds > now:
+            return True
+        length = len(hashes)
+        end = min(length, len(owner.load_hashes))
+        shared = common_blocks(owner.load_hashes, hashes, 1, end)
+        job.load_seconds *= (length - shared) / length
+        job.load_tokens -= job.load_tokens * shared // length
+        job.load_hashes = hashes[shared:]
+        job.blocks_needed = max(0, job.blocks_needed - shared)
+        return False
 
     def step_seconds(self, now: float, compute_seconds: float) -> float:
         """Give the loads of the step to the mover; how long the step takes, with its loads."""
@@ -267,7 +222,37 @@ class SchedulerState:
             if job is self._subject and self._marked is None:
                 return
 
-    def skip_decodes(self, now: float, step_seconds: float) -> int:
+    def arrive(self, job: Job) -> None:
+        """One more waits."""
+        job = msgspec.structs.replace(job)
+        self._by_id[job.request_id] = job
+        self.waiting.append(job)
+        if job.usable_after_seconds > 0.0:
+            self._copying.append(job)
+
+    def follow(self, members: Sequence[BatchMember], loads: Sequence[str]) -> None:
+        """Take a batch, and the loads ordered with it, as another scheduler chose them."""
+        for name in loads:
+            job = self._by_id.get(name)
+            if job is not None and job.load_seconds > 0.0 and not job.running:
+                self._take_blocks(job)
+                self._order(job)
+        self.admit_members(members)
+
+    @property
+    def loads_ordered(self) -> list[Job]:
+        """By the plan at hand, not given to the mover yet."""
+        return list(self._to_load)
+
+    def usable_seconds(self, members: Sequence[BatchMember]) -> float:
+        """When the copies of these are ready that were ordered in steps before; 0 if they are."""
+        jobs = [self._by_id[member.request_id] for member in members if member.request_id in self]
+        return max((job.usable_after_seconds for job in jobs), default=0.0)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._by_id
+
+    def skip_decodes(self, now: float, step_seconds: float, until_seconds: float = math.inf) -> int:
         """Advance by the steps, all like the last, in which nothing can change; their number.
 
         Until a running request ends or a load is ready, a step of decodes is followed by its like.
@@ -275,8 +260,9 @@ class SchedulerState:
         self.work += len(self.running)
         steps = min((job.output_left for job in self.running), default=1) - 1
         ready = self.next_ready(now)
-        if ready is not None and step_seconds > 0.0:
-            steps = min(steps, int((ready - now) / step_seconds))
+        change = until_seconds if ready is None else min(ready, until_seconds)
+        if change < math.inf and step_seconds > 0.0:
+            steps = min(steps, int((change - now) / step_seconds))
         if steps <= 0 or any(job.prefill_left > 0 for job in self.running):
             return 0
         if self._could_admit(now):
@@ -320,6 +306,11 @@ class SchedulerState:
         job.context_tokens = max(job.context_tokens, self.found_tokens(job))
         if job is self._subject and self._scheduled_seconds is None:
             self._scheduled_seconds = max(0.0, now)
+
+    def is_led(self, job: Job) -> bool:
+        """Whether a request that brings its prefix is still to compute."""
+        leader = self._by_id.get(job.leader)
+        return leader is not None and leader.prefill_left > 0
 
     def found_tokens(self, job: Job) -> int:
         """What its leader has brought, in whole blocks; what this step brings can be found too."""

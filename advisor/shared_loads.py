@@ -38,7 +38,7 @@ class SharedLoads:
         while True:
             edge_hash = chain[position]
             on_edge, end = edge
-            position = _parting(on_edge, chain, position + 1, min(end, length))
+            position = common_blocks(on_edge, chain, position + 1, min(end, length))
             if position < end or position == length:
                 return Parting(edge_hash, position)
             following = self._edges.get(chain[position])
@@ -59,7 +59,7 @@ class SharedLoads:
         self._edges[chain[shared]] = (chain, len(chain))
 
 
-def _parting(one: Sequence[int], other: Sequence[int], low: int, high: int) -> int:
+def common_blocks(one: Sequence[int], other: Sequence[int], low: int, high: int) -> int:
     """The first position in [low, high] from which two chains differ; they are equal before low.
 
     Sought from the end in growing strides: questions about a document differ in their last blocks.

@@ -118,7 +118,7 @@ def intended_batch(
     if settings.balance and settings.budget is LoadBudget.TIME and costs is None:
         raise TypeError("a budget of time needs costs: pass them, or choose LoadBudget.RATIO")
     batch = _Forming(limits, settings, costs)
-    queue, deferred = _defer_delay_hits(queue, settings)
+    queue, deferred = defer_delay_hits(queue, settings)
     batch.form(queue)
     return Plan(
         admitted=tuple(batch.admitted),
@@ -150,7 +150,7 @@ def fill_steps(load_seconds: float, compute_seconds: float, decode_step_seconds:
     return min(int(stall_seconds / decode_step_seconds), MAX_FILL_STEPS)
 
 
-def _defer_delay_hits(
+def defer_delay_hits(
     queue: Sequence[Waiting], settings: Settings
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Those that may run, and those that wait for what an earlier request brings.

@@ -78,7 +78,7 @@ class WaitingQueue:
         self.unwatched = 0  # requests whose match no event renews, for the bound
         self._residency = residency
         self._transient = transient
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._entries: dict[str, _Entry] = {}
         self._order: list[Waiting] = []
         self._families: dict[int, _Family] = {}
@@ -98,7 +98,7 @@ class WaitingQueue:
         if request_id in self._entries:
             return
         # One token is always computed, so a prompt can never be found whole.
-        findable = chain[: max(0, prompt_tokens - 1) // self._block_tokens]
+        findable = chain[: max(0, prompt_tokens - 1) // self.block_tokens]
         self._arrivals += 1
         entry = _Entry(self._arrivals, request_id, prompt_tokens, findable)
         self._entries[request_id] = entry
@@ -209,7 +209,7 @@ class WaitingQueue:
 
     def _say(self, entry: _Entry) -> None:
         """What the planner reads."""
-        size, waiting = self._block_tokens, entry.waiting
+        size, waiting = self.block_tokens, entry.waiting
         waiting.context_tokens = entry.held_blocks * size
         waiting.compute_tokens = max(1, entry.prompt_tokens - waiting.context_tokens)
         waiting.load_hashes = entry.chain[entry.hbm_blocks : entry.held_blocks]

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
+from kvready.advisor.jobs import Job, Limits, Link, UnderWay
 from kvready.advisor.rollforward import first_tokens, roll_forward
-from kvready.advisor.scheduler_state import Job, Limits, Link, SchedulerState, UnderWay
+from kvready.advisor.scheduler_state import SchedulerState
 from kvready.collectors.records import BatchMember, OverlapMode
 
 LIMITS = Limits(batch_tokens=100, batch_requests=2, free_blocks=None)

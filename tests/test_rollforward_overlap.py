@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvready.advisor.jobs import Job, Limits, Link, Mark, UnderWay
 from kvready.advisor.rollforward import roll_forward
-from kvready.advisor.scheduler_state import Job, Limits, Link, Mark, UnderWay
 from kvready.collectors.records import BatchMember, OverlapMode
 
 LAYERS = 4

@@ -1,0 +1,87 @@
+"""What a roll forward is made of: requests, an engine's bounds, its mover, batches under way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kvready.collectors.records import BatchMember, OverlapMode
+
+UNBOUNDED = 1 << 30
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """An engine's bounds on a batch; zero, or None, where unknown, which then does not bind."""
+
+    batch_tokens: int
+    batch_requests: int
+    free_blocks: int | None
+    request_tokens: int = 0  # of one prefill in a batch
+    block_tokens: int = 1  # a prefix is found in whole blocks
+    overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
+    layers: int = 1
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The mover as it stands: first in, first out, started some share of a step after the order."""
+
+    busy_seconds: float = 0.0  # from now, with what it has already
+    submit_seconds: float = 0.0
+    step_share: float = 0.0
+
+
+class Job(msgspec.Struct):
+    """A request as the roll-forward moves it."""
+
+    request_id: str
+    prompt_tokens: int
+    context_tokens: int  # computed, found or being loaded
+    output_left: int
+    load_seconds: float  # of the copy that is to be ordered yet; 0: none
+    usable_after_seconds: float  # its ordered copies are ready then, counted from now
+    running: bool
+    blocks_needed: int  # new blocks that its admission takes
+    blocks_held: int
+    leader: str = ""  # an earlier request that brings its prefix
+    promised_tokens: int = 0  # what it finds of its prompt once that one is done
+    load_tokens: int = 0  # of the copy that is to be ordered yet, for those who choose by them
+    load_hashes: Sequence[int] = ()  # the blocks of those
+
+    @property
+    def prefill_left(self) -> int:
+        """Prompt tokens still to compute."""
+        return max(0, self.prompt_tokens - self.context_tokens)
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """Batches that were planned and have not ended, oldest first; jobs are as before them."""
+
+    batches: Sequence[Sequence[BatchMember]] = ()
+    elapsed_seconds: float = 0.0  # since the oldest was planned
+
+
+class Mark(NamedTuple):
+    """A place in another request's prompt: to be told when it is computed up to there."""
+
+    request_id: str
+    tokens: int
+
+
+class Rolled(NamedTuple):
+    """Seconds from now; None where that cannot be told."""
+
+    scheduled_seconds: float | None
+    first_token_seconds: float | None
+    mark_seconds: float | None = None
+    horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
+
+
+class Room(NamedTuple):
+    """What a batch has left once those that run have joined it."""
+
+    tokens: int
+    requests: int
+    free_blocks: int

@@ -1,0 +1,266 @@
+"""Shadow batches: at each of the engine's, the one that Strata would have formed.
+
+Where a policy would have decided otherwise an episode begins: what the engine does from there on is
+written down, until nobody of those concerned still waits for a first token, or 30 s. Then the same
+requests are rolled forward from the same state by the engine's batches, by its own policy as we
+know it, and by each policy that differed. One episode at a time, so that a request counts once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from kvready.advisor.compute import ComputeModel
+from kvready.advisor.episode_roll import Start, as_it_was, as_policy
+from kvready.advisor.forecast_writer import Moment
+from kvready.advisor.jobs import Job
+from kvready.advisor.lookahead import Lookahead
+from kvready.advisor.overlap import stall_seconds
+from kvready.advisor.requests import RequestState, RequestTracker
+from kvready.advisor.rollforward import finish_under_way
+from kvready.advisor.savings import Candidate, Difference, Savings
+from kvready.advisor.scheduler_state import Scan, SchedulerState
+from kvready.advisor.strata import PAPER, Settings
+from kvready.advisor.strata_scan import StrataScan
+from kvready.advisor.tape import Tape
+from kvready.advisor.waiting_queue import WaitingQueue
+from kvready.collectors.records import BatchMember, BatchPlanned, Tier
+
+MAX_TAPE_BATCHES = 2_048
+MAX_TAPE_REQUESTS = 512
+EPISODE_SECONDS = 30.0
+
+SETTINGS = {
+    Candidate.DEDUP: Settings(balance=False),
+    Candidate.BALANCE: Settings(dedup=False),
+}
+
+
+class Compared(StrEnum):
+    """An observed batch beside the intended one."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    NO_CHOICE = "no_choice"  # nobody waits for a load or for another's prefix
+    IN_EPISODE = "in_episode"  # its state is not the one that the policy would be in
+
+
+class Voided(StrEnum):
+    """Why an episode came to nothing."""
+
+    ABORTED = "aborted"  # a request of it ended without a first token
+    PREEMPTED = "preempted"
+    LOST = "lost"  # records were lost, or the engine restarted
+    TOO_LARGE = "too_large"
+    TOO_MUCH_WORK = "too_much_work"
+
+
+class Intended(msgspec.Struct):
+    """Sums over the batches that Strata would have formed, seconds as the models predict."""
+
+    batches: int = 0
+    load_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    stall_seconds: float = 0.0
+
+
+class ShadowTotals:
+    """What all ranks of an engine add to."""
+
+    def __init__(self) -> None:
+        self.compared: Counter[Compared] = Counter()
+        self.voided: Counter[Voided] = Counter()
+        self.intended = Intended()
+        self.savings = Savings()
+
+
+class Shadow:
+    """One rank's. Told of a batch before the parts that change the rank's state take it."""
+
+    def __init__(
+        self,
+        requests: RequestTracker,
+        lookahead: Lookahead,
+        compute: ComputeModel,
+        totals: ShadowTotals,
+    ) -> None:
+        self._requests = requests
+        self._lookahead = lookahead
+        self._compute = compute
+        self._totals = totals
+        self._tape: Tape | None = None
+
+    def batch_planned(self, batch: BatchPlanned, queue: WaitingQueue, moment: Moment) -> None:
+        """The scheduler's next pass; what it ordered in the pass before is all known now."""
+        self._judge_pass()
+        tape = self._tape
+        if tape is not None and tape.is_open:
+            self._totals.compared[Compared.IN_EPISODE] += 1
+            if len(tape.script) >= MAX_TAPE_BATCHES:
+                self.void(Voided.TOO_LARGE)
+            else:
+                tape.batch(batch)
+            return
+        self._tape = None
+        if not self._has_choice(queue, moment):
+            self._totals.compared[Compared.NO_CHOICE] += 1
+            return
+        start = self._start(batch, queue, moment)
+        if start is not None and len(start.jobs) <= MAX_TAPE_REQUESTS:
+            self._tape = Tape(start, batch)
+
+    def batch_finished(self, finished_seconds: float) -> None:
+        """A batch ended: an episode may be over."""
+        self._judge_pass()
+        tape = self._tape
+        if tape is None or not tape.is_open:
+            return
+        age = finished_seconds - tape.began_seconds
+        if age >= EPISODE_SECONDS or not tape.unfinished:
+            self._tape = None
+            self._close(tape)
+
+    def arrived(self, state: RequestState, queue: WaitingQueue, moment: Moment) -> None:
+        """A request came."""
+        tape = self._tape
+        if tape is None:
+            return
+        job = self._lookahead.job(state, moment)
+        if job is None or len(tape.jobs) >= MAX_TAPE_REQUESTS:
+            self.void(Voided.TOO_LARGE)
+            return
+        self._renew([job], queue, moment)
+        tape.arrive(state.arrived.arrived_seconds, job)
+
+    @property
+    def tape(self) -> Tape | None:
+        """Where the facts of the pass or the episode at hand go."""
+        return self._tape
+
+    def void(self, reason: Voided) -> None:
+        """What is written down cannot be compared."""
+        if self._tape is not None and self._tape.is_open:
+            self._totals.voided[reason] += 1
+        self._tape = None
+
+    def _has_choice(self, queue: WaitingQueue, moment: Moment) -> bool:
+        """Whether anybody waits whom a policy might treat otherwise than the engine."""
+        live = self._requests.live
+        return any(
+            (waiting.load_tokens or waiting.awaited_tokens > PAPER.delay_tokens)
+            and not _load_is_ordered(live[waiting.request_id])
+            for waiting in queue.waiting(moment[1])
+            if waiting.request_id in live
+        )
+
+    def _start(self, batch: BatchPlanned, queue: WaitingQueue, moment: Moment) -> Start | None:
+        """The state before the pass: its free blocks are those after it, and what it took."""
+        start = self._lookahead.start(moment)
+        if start is None:
+            return None
+        self._renew(start.jobs, queue, moment)
+        if batch.free_blocks is None:
+            return start
+        taken = {member.request_id for member in batch.members}
+        needed = sum(j.blocks_needed for j in start.jobs if not j.running and j.request_id in taken)
+        limits = msgspec.structs.replace(start.limits, free_blocks=batch.free_blocks + needed)
+        return msgspec.structs.replace(start, limits=limits)
+
+    def _renew(self, jobs: Sequence[Job], queue: WaitingQueue, moment: Moment) -> None:
+        """Who waits is known by its match as it is now, not as it was at its arrival."""
+        by_id = {job.request_id: job for job in jobs if not job.running}
+        block_tokens = queue.block_tokens
+        for waiting in queue.these(by_id, moment[1]):
+            job = by_id[waiting.request_id]
+            job.load_hashes = waiting.load_hashes
+            if _load_is_ordered(self._requests.live[waiting.request_id]):
+                continue
+            job.context_tokens = waiting.context_tokens
+            job.promised_tokens = waiting.context_tokens + waiting.awaited_tokens
+            job.leader = waiting.leader if waiting.awaited_tokens else ""
+            job.load_tokens = waiting.load_tokens
+            job.load_seconds = self._lookahead.load_seconds(waiting.load_tokens)
+            in_hbm = (waiting.context_tokens - waiting.load_tokens) // block_tokens
+            job.blocks_held = 0
+            job.blocks_needed = -(-(job.prompt_tokens + job.output_left) // block_tokens) - in_hbm
+
+    def _judge_pass(self) -> None:
+        """Whether some policy would have decided the pass at hand otherwise."""
+        tape = self._tape
+        if tape is None or tape.is_open:
+            return
+        start = tape.start
+        actual = tape.decision
+        intended = self._first_decision(start, StrataScan(PAPER, start.limits), note=True)
+        self._totals.compared[Compared.SAME if intended == actual else Compared.DIFFERENT] += 1
+        placebo = self._first_decision(start, None)
+        if placebo != actual:
+            tape.differing.add(Candidate.PLACEBO)
+        for candidate, settings in SETTINGS.items():
+            # As the engine's own policy would: then what differs is not the candidate's doing.
+            if self._first_decision(start, StrataScan(settings, start.limits)) not in (
+                actual,
+                placebo,
+            ):
+                tape.differing.add(candidate)
+        tape.is_open = bool(tape.differing)
+        if not tape.is_open:
+            self._tape = None
+
+    def _first_decision(
+        self, start: Start, scan: Scan | None, *, note: bool = False
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Whom a policy would have admitted in this pass, and whose loads it would have ordered."""
+        state = SchedulerState(start.jobs, None, start.limits, start.link, None, scan)
+        now = finish_under_way(state, self._compute.batch_seconds, start.under_way)
+        waited = {job.request_id for job in state.waiting}
+        members = state.plan(now)
+        loads = state.loads_ordered
+        if note:
+            self._note(start, sum(job.load_seconds for job in loads), members)
+        admitted = frozenset(m.request_id for m in members if m.request_id in waited)
+        return admitted, frozenset(job.request_id for job in loads)
+
+    def _note(self, start: Start, load: float, members: Sequence[BatchMember]) -> None:
+        compute = self._compute.batch_seconds(members) if members else 0.0
+        limits, intended = start.limits, self._totals.intended
+        intended.batches += 1
+        intended.load_seconds += load
+        intended.compute_seconds += compute
+        intended.stall_seconds += stall_seconds(limits.overlap, limits.layers, load, compute)
+
+    def _close(self, tape: Tape) -> None:
+        """Roll what happened, the engine's policy, and each that differed."""
+        cost = self._compute.batch_seconds
+        start, arrivals = tape.settled(self._lookahead.load_seconds)
+        actual = as_it_was(start, arrivals, cost, EPISODE_SECONDS, tape.script)
+        # Where it did not come to an end nobody is followed for longer than it was.
+        horizon = EPISODE_SECONDS if actual.whole else min(EPISODE_SECONDS, actual.ended_seconds)
+
+        def saved(scan: Scan | None) -> tuple[float, float] | None:
+            side = as_policy(start, arrivals, cost, horizon, scan)
+            if side is None:
+                self._totals.voided[Voided.TOO_MUCH_WORK] += 1
+                return None
+            waits = tape.waits(actual, horizon) - tape.waits(side, horizon)
+            both_whole = actual.whole and side.whole  # else they did not do the same work
+            return waits, actual.busy_seconds - side.busy_seconds if both_whole else 0.0
+
+        wrong = saved(None)
+        if wrong is None:
+            return
+        requests = len(tape.counted)
+        self._totals.savings.add(Candidate.PLACEBO, Difference(*wrong, requests))
+        for candidate in sorted(tape.differing - {Candidate.PLACEBO}):
+            difference = saved(StrataScan(SETTINGS[candidate], start.limits))
+            if difference is not None:
+                self._totals.savings.add(candidate, Difference(*difference, requests))
+
+
+def _load_is_ordered(state: RequestState) -> bool:
+    """Whether a copy into HBM was ordered for it; one fetched into host memory waits for that."""
+    return any(copy.decided.destination is Tier.HBM for copy in state.copies)
