@@ -11,6 +11,7 @@ from collections.abc import Callable
 from kvready.advisor.asking import Readiness
 from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.contract import Evidence
+from kvready.advisor.control import ControlPlane
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.evidence import is_simulated
@@ -19,6 +20,7 @@ from kvready.advisor.interference import BatchKind, Slowdown
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
+from kvready.advisor.modes import Transition
 from kvready.advisor.outside import Outside, is_event_tap, leans_on
 from kvready.advisor.plausible import is_plausible
 from kvready.collectors.records import (
@@ -28,7 +30,11 @@ from kvready.collectors.records import (
     CountersScraped,
     EngineDescribed,
     Ingested,
+    KeepingChanged,
+    KillSwitched,
     Observed,
+    PoliciesRestored,
+    PolicyCommanded,
     PromptTokensReported,
     ReadinessAsked,
     RequestArrived,
@@ -56,11 +62,13 @@ class Pipeline:
         priors: LoadPriors = NO_PROFILE,
         on_forecast: OnForecast | None = None,
         compute_prior: ComputePrior = GENERIC_PRIOR,
+        on_transition: Callable[[Transition], None] | None = None,
     ) -> None:
         """`priors`: what a link profile says of copies, before the engine has made any;
         `compute_prior`: what is believed of batches until then.
 
-        `on_forecast` hears of each forecast as it is written, before the next record.
+        `on_forecast` hears of each forecast as it is written, before the next record;
+        `on_transition` of each move of a policy.
         """
         self._shared = Shared(on_pair or _ignore, priors, on_forecast, compute_prior)
         self.priors = priors
@@ -73,6 +81,7 @@ class Pipeline:
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
+        self.control = ControlPlane(on_transition)
         self.moment: Moment = (0, 0.0)  # of the last record
         self.shed_records = 0  # of ranks beyond the bound
         self.refused_records = 0  # with figures that no engine can have meant
@@ -121,6 +130,8 @@ class Pipeline:
                 self.outside.scrape(scrape)
             case ReadinessAsked() as asked:
                 self.readiness.take(asked, moment)
+            case PolicyCommanded() | KillSwitched() | KeepingChanged() | PoliciesRestored() as said:
+                self.control.take(said, moment)
 
     @property
     def engine(self) -> EngineDescribed | None:
