@@ -17,9 +17,8 @@ from kvready.advisor.whatif.scenario import (
     Tiers,
 )
 from kvready.advisor.whatif.workload import SimRequest, Workload
-from kvready.kernels.model_shape import ModelShape
+from kvready.kernels.presets import LLAMA_8B
 
-LLAMA_8B = ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256)
 TOKEN_BYTES = 131_072
 BLOCK_TOKENS = 16
 # Slow enough that loads of a few blocks show beside prefills of a few tokens.

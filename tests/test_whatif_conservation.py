@@ -121,7 +121,10 @@ def test_a_run_is_the_same_each_time(asked: Workload, scenario: Scenario, seed: 
 
 @given(workloads(), scenarios())
 def test_tiers_of_no_size_are_recompute_only(asked: Workload, scenario: Scenario) -> None:
-    tiers = msgspec.structs.replace(scenario.tiers, host_bytes=0, disk_bytes=0)
+    # A backup that HBM waits for makes what it copied the most recently used again: not here.
+    tiers = msgspec.structs.replace(scenario.tiers, backup=Backup.EVICTED)
+    scenario = msgspec.structs.replace(scenario, tiers=tiers)
+    tiers = msgspec.structs.replace(tiers, host_bytes=0, disk_bytes=0)
     none = simulate(asked, msgspec.structs.replace(scenario, tiers=tiers))
     assert none.load_link.payload_bytes == none.backup_link.payload_bytes == 0
     assert none.stall_seconds == 0.0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import gather, intervals, inventory, load_model, planning, readiness, tap
+from tests.bench import gather, intervals, inventory, load_model, planning, readiness, tap, whatif
 from tests.engine import bench_attached, bench_movers
 from tests.engine.bench_observer import observer_step_seconds
 
@@ -40,6 +40,7 @@ def rows_without_engine() -> Iterator[Row]:
     yield from load_model.load_model_rows()
     yield from readiness.readiness_rows()
     yield from planning.planning_rows()
+    yield from whatif.whatif_rows()
     yield from gather.gather_rows()
 
 
