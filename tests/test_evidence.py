@@ -14,6 +14,7 @@ from kvready.advisor.model_cards import model_cards
 from kvready.advisor.playback import play
 from kvready.advisor.report import build_report
 from kvready.advisor.report_text import print_report
+from kvready.advisor.service.snapshot import pipeline_values
 from kvready.collectors.asked import AskedCandidate
 from kvready.collectors.names import SIMULATED_ENGINE, SIMULATED_RELEASE
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
@@ -90,3 +91,9 @@ def test_no_answer_about_a_simulated_engine_is_called_measured() -> None:
         assert answers is not None
         kinds.append(answers.answers[0].evidence)
     assert kinds == [Evidence.MEASURED, Evidence.SIMULATED]
+
+
+def test_metrics_say_what_kind_of_facts_they_are() -> None:
+    for engine, kind in ((ENGINE, "measured"), (SIMULATED, "simulated")):
+        values = pipeline_values(told(engine).pipeline)
+        assert values["kvready_evidence_info"] == {(kind,): 1}

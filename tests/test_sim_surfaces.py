@@ -257,7 +257,9 @@ def test_a_sidecar_attached_to_it_forecasts_and_calls_all_of_it_simulated(tmp_pa
         assert all(tap["decode_errors"] == 0 for tap in status["taps"])
         assert "SIMULATED" in served.get("/").text
         assert served.get("/v1/report").json()["evidence"] == "simulated"
-        assert 'engine="sim"' in served.get("/metrics").text
+        metrics = served.get("/metrics").text
+        assert 'kvready_evidence_info{evidence="simulated"} 1' in metrics
+        assert 'engine="sim"' in metrics
         served.end(signal.SIGKILL)  # harmless to the engine
         assert process.poll() is None
         assert get(url, "/health").ok

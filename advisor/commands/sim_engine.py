@@ -61,7 +61,7 @@ PoliciesGiven = Annotated[
 
 def sim_engine(
     workload: Asked = MIX,
-    rate: Rate = 1.0,
+    rate: Rate = 4.0,
     requests: Requests = 2_500,
     seed: Seed = 0,
     speed: Speed = 1.0,
@@ -69,8 +69,8 @@ def sim_engine(
     policy: PoliciesGiven = None,
     model: Annotated[str, typer.Option("--model", help="Preset or config.json.")] = "llama-3.1-8b",
     machine: Annotated[str, typer.Option("--machine", help="h200 or gh200.")] = "h200",
-    hbm_gib: Annotated[float, typer.Option("--hbm-gib", min=0.1, help="HBM for KV.")] = 8.0,
-    host_gib: Annotated[float, typer.Option("--host-gib", min=0, help="Host tier.")] = 64.0,
+    hbm_gib: Annotated[float, typer.Option("--hbm-gib", min=0.1, help="HBM for KV.")] = 4.0,
+    host_gib: Annotated[float, typer.Option("--host-gib", min=0, help="Host tier.")] = 16.0,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="Of its sockets; default: a new one, removed at the end."),

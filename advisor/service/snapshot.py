@@ -146,6 +146,7 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
         "exposed_load_seconds_total": {(): totals.exposed_load_seconds},
         "hidden_load_seconds_total": {(): totals.hidden_load_seconds},
         "forecasts_open": {(): pipeline.ledger.open_count},
+        "evidence_info": {(str(pipeline.evidence),): 1},
         "link_profile_info": {(pipeline.priors.kind, pipeline.priors.calibration_id): 1},
         "load_factor_ratio": {_path(one): one.factor for one in pipeline.calibrations},
         "load_calibration_stale": {_path(one): one.stale for one in pipeline.calibrations},

@@ -78,7 +78,8 @@ def _question(draws: random.Random, document: tuple[int, ...], name: str, now: f
 def _conversation(
     draws: random.Random, blocks: _Blocks, name: str, now: float
 ) -> Iterator[SimRequest]:
-    tokens, held, before = 0, (), ""
+    tokens, before = 0, ""
+    held: tuple[int, ...] = ()
     for number in range(ROUNDS):
         tokens += draws.randint(*ROUND_TOKENS)
         output = _output(draws, REPLY_TOKENS)

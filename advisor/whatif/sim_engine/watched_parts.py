@@ -30,7 +30,7 @@ class WatchedTier(Tier):
         self._on_stored = on_stored
         self._on_removed = on_removed
 
-    def hold(self, blocks: Sequence[int]) -> None:  # type: ignore[override]
+    def hold(self, blocks: Sequence[int]) -> None:
         """Keep resident blocks, or bring in new ones, until released."""
         new = [block for block in blocks if block not in self]
         super().hold(blocks)
