@@ -122,10 +122,34 @@ def test_the_naive_reorder_keeps_a_host_hit_waiting() -> None:
     soon = simulate(alone, engine()).requests[0]
     assert ttft(late) - ttft(soon) == pytest.approx(IDLE_DELAY_SECONDS)
     assert late.held_seconds == pytest.approx(IDLE_DELAY_SECONDS)
+    two = (ask("hit", 0.0, CHAIN), ask("later", 0.02, OTHER))
+    both = simulate(workload(*two, warm_blocks=CHAIN + OTHER), naive).requests
+    assert ttft(both[0]) == pytest.approx(ttft(late))
     talking = ask("talks", 0.0, (), 20, 4_000)
     beside = workload(talking, ask("hit", 0.5, CHAIN), warm_blocks=CHAIN)
     roomy = msgspec.structs.replace(naive, tiers=Tiers(1 << 31, 1 << 31))
     assert ttft(simulate(beside, roomy).requests[1]) > LONGEST_DEFERRAL_SECONDS
+
+
+def test_nobody_starves_behind_work_that_suits_the_batches_better() -> None:
+    # A host hit in the middle of a stream of others that load nothing, more than the engine can do.
+    stream = [ask(f"w{n}", 0.004 * n, tuple(range(50 * n, 50 * n + 10))) for n in range(1_000)]
+    hit = ask("hit", 0.5, tuple(range(10**6, 10**6 + 12)), 1)
+    asked = workload(*stream[:125], hit, *stream[125:], warm_blocks=hit.blocks)
+    settings = Settings(load_ratio=1e-6, hold_seconds=2.0)
+    scenario = engine(policies=Policies(strata=settings))
+    rows = simulate(asked, scenario).requests
+    alone = simulate(asked, engine()).requests
+    assert ttft(alone[125]) > settings.hold_seconds  # the engine alone is behind, too
+    batch = cost(scenario).batch_seconds([Chunk(256, 256)]) + ttft(rows[0])
+    assert ttft(rows[125]) < ttft(alone[125]) + settings.hold_seconds + 10 * batch
+
+
+def test_a_run_cut_short_counts_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvready.advisor.whatif.simulate.MAX_SLOTS", 5)
+    asked = workload(*(ask(f"r{n}", 1.0 * n, CHAIN) for n in range(9)))
+    outcome = simulate(asked, engine())
+    assert outcome.unfinished == sum(row.finished_seconds == 0.0 for row in outcome.requests) > 0
 
 
 def test_the_longest_prefix_goes_first_where_the_engine_says_so() -> None:

@@ -25,13 +25,15 @@ def naive_order(
     """Who may be admitted, in order, and who is deferred."""
     plain: list[LiveRequest] = []
     hits: list[LiveRequest] = []
-    deferred: list[LiveRequest] = []
     for live in lives:
         # Compared as the timers are set, so that a request whose timer rang is past its time.
         due = live.outcome.admitted_seconds + LONGEST_DEFERRAL_SECONDS
         (hits if match(live).load_blocks and now_seconds < due else plain).append(live)
+    if is_decoding or plain:
+        return plain, hits
+    ready: list[LiveRequest] = []
+    early: list[LiveRequest] = []
     for live in hits:
-        early = now_seconds < live.outcome.admitted_seconds + IDLE_DELAY_SECONDS
-        if is_decoding or plain or early:
-            deferred.append(live)
-    return (plain, deferred) if deferred else (plain + hits, [])
+        is_early = now_seconds < live.outcome.admitted_seconds + IDLE_DELAY_SECONDS
+        (early if is_early else ready).append(live)
+    return ready, early
