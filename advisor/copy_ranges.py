@@ -11,13 +11,14 @@ regression), each bound and the median alike, which keeps their order too.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from kvready.advisor.intervals import (
     FLOOR_SECONDS,
     INHERITED_OUTCOMES,
+    LARGEST_SCORE,
     Frame,
     Interval,
     Intervals,
@@ -25,6 +26,11 @@ from kvready.advisor.intervals import (
 from kvready.advisor.ranges import NOTHING, Range, ordered
 from kvready.advisor.shape_cells import LARGEST_OCTAVE, SMALLEST_OCTAVE, load_cell
 from kvready.collectors.records import Tier
+
+MAX_COURSES = 256  # kept of one moment
+DECIMALS = 3  # of a byte
+LARGEST_ERROR = math.exp(LARGEST_SCORE)
+LEAST_SHARE = 1e-9  # of the whole, that bytes take
 
 OCTAVES = range(SMALLEST_OCTAVE, LARGEST_OCTAVE + 1)
 CELLS = {tier: tuple(load_cell(tier, 1 << octave) for octave in OCTAVES) for tier in Tier}
@@ -49,16 +55,52 @@ class Node(NamedTuple):
     factors: Bounds
 
 
-def nodes_of(intervals: Intervals, source: Tier, prior_factor: float) -> tuple[Node, ...]:
+class Nodes:
+    """The nodes of one tier, smallest first, with what they come to along a course."""
+
+    __slots__ = ("_along", "_sizes", "every")
+
+    def __init__(self, every: Sequence[Node]) -> None:
+        self.every = tuple(every)
+        self._sizes = [node.size_bytes for node in self.every]
+        self._along: dict[float, list[Bounds]] = {}
+
+    def along(self, fixed_bytes: float) -> list[Bounds]:
+        """The bounds at each node, in bytes' worth; `fixed_bytes` is what does not grow.
+
+        Copies of one moment in fragments of one size have that in common: computed once.
+        """
+        key = round(fixed_bytes, DECIMALS)  # else the last bits would tell equal ones apart
+        found = self._along.get(key)
+        if found is None:
+            if len(self._along) >= MAX_COURSES:
+                self._along.clear()
+            bounds = [
+                _isotonic([(key + n.size_bytes) * n.factors[bound] for n in self.every], self.every)
+                for bound in range(3)
+            ]
+            found = self._along[key] = list(zip(*bounds, strict=True))
+        return found
+
+    def place(self, payload_bytes: int) -> tuple[int, float | None]:
+        """The node before a size, and the share of the way to the next; None: outside them."""
+        above = bisect_right(self._sizes, payload_bytes)
+        if not 0 < above < len(self._sizes):
+            return max(above - 1, 0), None
+        left, right = self._sizes[above - 1], self._sizes[above]
+        return above - 1, (payload_bytes - left) / (right - left)
+
+
+def nodes_of(intervals: Intervals, source: Tier, prior_factor: float) -> Nodes:
     """The octaves that copies from a tier have taught, and one on each side of them."""
     known = [place for place, cell in enumerate(CELLS[source]) if intervals.outcomes(cell)]
     if not known:
-        return (_node(intervals, source, 0, prior_factor),)
+        return Nodes([_node(intervals, source, 0, prior_factor)])
     first, last = max(known[0] - 1, 0), min(known[-1] + 1, len(OCTAVES) - 1)
-    return tuple(_node(intervals, source, at, prior_factor) for at in range(first, last + 1))
+    return Nodes([_node(intervals, source, at, prior_factor) for at in range(first, last + 1)])
 
 
-def range_along(nodes: Sequence[Node], course: Course) -> Range:
+def range_along(nodes: Nodes, course: Course) -> Range:
     """A copy's range."""
     if course.seconds <= 0.0:
         return NOTHING
@@ -89,37 +131,29 @@ def _node(intervals: Intervals, source: Tier, place: int, prior_factor: float) -
     return Node(size, INHERITED_OUTCOMES + intervals.outcomes(cell), factors)
 
 
-def _bounds(nodes: Sequence[Node], course: Course) -> Bounds:
+def _bounds(nodes: Nodes, course: Course) -> Bounds:
     """Lower, median and upper seconds, beyond the floor."""
     predicted = max(course.seconds, 0.0) + FLOOR_SECONDS
-    slope = min(max(course.seconds_per_byte, 0.0), course.seconds / max(course.payload_bytes, 1))
-    fixed = predicted - slope * course.payload_bytes
-    at_nodes = [fixed + slope * node.size_bytes for node in nodes]
-    place, share = _place(nodes, course.payload_bytes)
-    found = []
-    for bound in range(3):
-        seconds = [at * node.factors[bound] for at, node in zip(at_nodes, nodes, strict=True)]
-        if any(one > other for one, other in pairwise(seconds)):
-            seconds = _isotonic(seconds, nodes)
-        if share is None:  # beyond the nodes: as far off as the last of them
-            found.append(seconds[place] / at_nodes[place] * predicted)
-        else:
-            found.append(seconds[place] + share * (seconds[place + 1] - seconds[place]))
+    # No byte takes nothing, nor all bytes more than the whole.
+    whole = max(course.seconds, FLOOR_SECONDS) / max(course.payload_bytes, 1)
+    slope = min(max(course.seconds_per_byte, LEAST_SHARE * whole), whole)
+    fixed_bytes = max(predicted / slope - course.payload_bytes, 0.0)
+    along = nodes.along(fixed_bytes)
+    place, share = nodes.place(course.payload_bytes)
+    if share is None:  # beyond the nodes: as far off as the last of them
+        unit = predicted / (fixed_bytes + nodes.every[place].size_bytes)
+        low, middle, high = along[place]
+        found = low * unit, middle * unit, high * unit
+    else:
+        (low, middle, high), after = along[place], along[place + 1]
+        found = (
+            (low + share * (after[0] - low)) * slope,
+            (middle + share * (after[1] - middle)) * slope,
+            (high + share * (after[2] - high)) * slope,
+        )
+    least, most = predicted / LARGEST_ERROR, predicted * LARGEST_ERROR
     low, middle, high = found
-    return low, middle, high
-
-
-def _place(nodes: Sequence[Node], payload_bytes: int) -> tuple[int, float | None]:
-    """The node before a size, and the share of the way to the next; None: outside all of them."""
-    if payload_bytes <= nodes[0].size_bytes:
-        return 0, None
-    if payload_bytes >= nodes[-1].size_bytes:
-        return len(nodes) - 1, None
-    place = 0
-    while nodes[place + 1].size_bytes <= payload_bytes:
-        place += 1
-    left, right = nodes[place].size_bytes, nodes[place + 1].size_bytes
-    return place, (payload_bytes - left) / (right - left)
+    return max(low, least), min(max(middle, least), most), min(high, most)
 
 
 def _isotonic(seconds: Iterable[float], nodes: Sequence[Node]) -> list[float]:

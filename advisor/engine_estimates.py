@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvready.advisor.contract import Evidence
-from kvready.advisor.copy_ranges import Course, Node, nodes_of, range_along
+from kvready.advisor.copy_ranges import Course, Node, Nodes, nodes_of, range_along
 from kvready.advisor.engine_rank import ASSUMED_CHUNK_TOKENS, EngineRank
 from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.holding import Holding, Portion
@@ -70,7 +70,7 @@ class EngineEstimates:
         self._first_tokens: FirstTokens | None = None
         self._leaders: dict[tuple[str, int], float | None] = {}
         self._compute_factors: dict[int, Factors] = {}
-        self._nodes: dict[tuple[Target, Tier, float], tuple[Node, ...]] = {}
+        self._nodes: dict[tuple[Target, Tier, float], Nodes] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
 
     def portion(self, tier: Tier, blocks: int) -> Portion:
@@ -298,7 +298,7 @@ class EngineEstimates:
             nodes = self._nodes[key] = self._nodes_of(*key)
         return range_along(nodes, course)
 
-    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> tuple[Node, ...]:
+    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> Nodes:
         return nodes_of(self._forecaster.intervals[target], source, prior_factor)
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
@@ -317,8 +317,8 @@ class ResourceEstimates(EngineEstimates):
         """No scheduler stands before it."""
         return NOTHING
 
-    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> tuple[Node, ...]:
-        return (Node(1.0, 1.0, (1.0 / UNSEEN_FACTOR, 1.0, UNSEEN_FACTOR)),)
+    def _nodes_of(self, target: Target, source: Tier, prior_factor: float) -> Nodes:
+        return Nodes([Node(1.0, 1.0, (1.0 / UNSEEN_FACTOR, 1.0, UNSEEN_FACTOR))])
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
         return 1.0, 1.0 / UNSEEN_FACTOR, UNSEEN_FACTOR
