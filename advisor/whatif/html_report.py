@@ -120,7 +120,8 @@ def _compared(one: Comparison, report: Report) -> list[str]:
             "Goodput: requests that finish inside their targets",
             _table(
                 _short_card(report, one),
-                ("policy", "requests/s", "of all", ratio, "tokens/s", ratio, "bound by", "cut off"),
+                ("policy", "requests/s", "of all", ratio, "tokens/s", ratio, "bound by",
+                 "unfinished"),
                 goodput,
             ),
         ),

@@ -126,7 +126,7 @@ def _goodput(one: Comparison) -> Table:
                 ratio_text(row.goodput_ratio),
                 f"{row.output_rate:.3g}",
                 _middle(row.output_ratio),
-                row.constraint.value + (f", {row.unfinished} cut" if row.unfinished else ""),
+                row.constraint.value + (f", {row.unfinished} unfinished" if row.unfinished else ""),
             ],
         )
         for row in one.rows

@@ -21,6 +21,10 @@ KEPT = 0.99  # share of good requests beyond which targets count as kept
 MANY_DUPLICATES = 0.05  # of computed tokens
 MUCH_DISK = 0.1  # of reused tokens
 LARGEST_RATIO = 99
+SERVED = 0.1  # share of good requests below which ratios say little
+OVERLOADED = (
+    ". Overloaded: hardly anybody is served in time, so that ratios mean little; try a lower --rate"
+)
 CLASS_GAP = 0.2  # between the good shares of two classes
 
 
@@ -87,7 +91,8 @@ def _constraint(best: Standing) -> Finding:
     return Finding(
         Kind.CONSTRAINT,
         f"Best here: {best.policy}, {share:.0%} of requests inside their targets; {what} "
-        f"(loads run {busy:.0%} of the time, {stalled:.0%} of prefill time is stalled)",
+        f"(loads run {busy:.0%} of the time, {stalled:.0%} of prefill time is stalled)"
+        + (OVERLOADED if share < SERVED else ""),
     )
 
 
@@ -141,7 +146,11 @@ def _gains(ours: Standing, base: Standing) -> bool:
 
 def _headroom(ideal: Standing, best: Standing) -> Finding:
     goodput, ttft = _ratios(ideal, best)
-    much = goodput is None or (goodput.differs(HEADROOM) and goodput.middle > 1.0)
+    much = (
+        ideal.figure(good_rate) > best.figure(good_rate)
+        if goodput is None
+        else (goodput.differs(HEADROOM) and goodput.middle > 1.0)
+    )
     much |= ttft is not None and ttft.differs(HEADROOM) and ttft.middle < 1.0
     says = "a faster link has room to help" if much else "a faster link buys nothing here"
     return Finding(
