@@ -70,7 +70,11 @@ NEXT = {
 class ControlPlane:
     """Every policy in every scope. Each call returns what moved, after the listener heard it."""
 
-    def __init__(self, on_transition: Callable[[Transition], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_transition: Callable[[Transition], None] | None = None,
+        on_report: Callable[[GateReport], None] | None = None,
+    ) -> None:
         self.killed_by: tuple[str, ...] = ()
         self.failing: tuple[str, ...] = ()  # audit, store: what cannot be kept
         self.auto_promote: frozenset[Policy] = frozenset()
@@ -79,6 +83,7 @@ class ControlPlane:
         self.latest: Outcome | None = None  # of the last command
         self.reports = Reports()
         self._on_transition = on_transition or _ignore
+        self._on_report = on_report or _ignore
         self._states: dict[Key, PolicyState] = {
             (policy, Scope()): PolicyState(policy=policy) for policy in ORDER
         }
@@ -92,9 +97,15 @@ class ControlPlane:
         states = self._states.values()
         return [_killed(state) for state in states] if self.killed_by else list(states)
 
-    def underneath(self, policy: Policy, scope: Scope) -> PolicyState:
-        """One state without the kill switch: what is kept. KeyError where there is none."""
-        return self._states[policy, scope]
+    @property
+    def underlying(self) -> list[PolicyState]:
+        """The same without the kill switch: what is kept."""
+        return list(self._states.values())
+
+    @property
+    def now_seconds(self) -> float:
+        """Event time of the latest thing heard; never goes back."""
+        return self._now
 
     def take(self, said: Control, moment: Moment) -> None:
         """What was said to policies, in its place in ingest order."""
@@ -135,6 +146,7 @@ class ControlPlane:
         if state is None:
             return ()
         self.reports.keep(report)
+        self._on_report(report)
         if report.policy_version != state.version or report.mode is not state.mode:
             return ()
         moves = self._found(report, state, moment)
@@ -328,5 +340,5 @@ def _killed(state: PolicyState) -> PolicyState:
     return msgspec.structs.replace(state, overlay=Overlay.KILLED)
 
 
-def _ignore(transition: Transition) -> None:
-    """Nobody listens for transitions."""
+def _ignore(news: Transition | GateReport) -> None:
+    """Nobody listens."""

@@ -23,6 +23,7 @@ from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.modes import Transition
 from kvready.advisor.outside import Outside, is_event_tap, leans_on
 from kvready.advisor.plausible import is_plausible
+from kvready.advisor.verdicts import GateReport
 from kvready.collectors.records import (
     BlocksRemoved,
     BlocksStored,
@@ -63,12 +64,13 @@ class Pipeline:
         on_forecast: OnForecast | None = None,
         compute_prior: ComputePrior = GENERIC_PRIOR,
         on_transition: Callable[[Transition], None] | None = None,
+        on_report: Callable[[GateReport], None] | None = None,
     ) -> None:
         """`priors`: what a link profile says of copies, before the engine has made any;
         `compute_prior`: what is believed of batches until then.
 
         `on_forecast` hears of each forecast as it is written, before the next record;
-        `on_transition` of each move of a policy.
+        `on_transition` of each move of a policy, `on_report` of each gate report.
         """
         self._shared = Shared(on_pair or _ignore, priors, on_forecast, compute_prior)
         self.priors = priors
@@ -81,7 +83,7 @@ class Pipeline:
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
-        self.control = ControlPlane(on_transition)
+        self.control = ControlPlane(on_transition, on_report)
         self.moment: Moment = (0, 0.0)  # of the last record
         self.shed_records = 0  # of ranks beyond the bound
         self.refused_records = 0  # with figures that no engine can have meant

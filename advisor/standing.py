@@ -61,6 +61,10 @@ class Reports:
         """The latest of one version in a state's scope."""
         return self._latest.get((state.policy, state.scope, version))
 
+    def by_id(self, report_id: str) -> GateReport | None:
+        """One of the latest by its id."""
+        return next((one for one in self._latest.values() if one.report_id == report_id), None)
+
     def forget(self) -> None:
         """None of them speaks of what runs now."""
         self._latest.clear()

@@ -39,6 +39,7 @@ COMPOSING = frozenset(
     {
         "cli",
         "doctor_text",
+        "kill_switch",
         "link_curves",
         "look_text",
         "playback",
