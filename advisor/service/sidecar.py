@@ -211,12 +211,14 @@ class Sidecar:
         give_way = self.calls.giver()
         budget_seconds = POLL_BUDGET_SECONDS
         while not self._stopping.is_set():
-            if collector.poll(budget_seconds):
-                budget_seconds = BUSY_POLL_SECONDS
-                time.sleep(YIELD_SECONDS)
-                give_way()
-            else:
+            began = time.monotonic()
+            if not collector.poll(budget_seconds):
                 budget_seconds = POLL_BUDGET_SECONDS
+                continue
+            there_is_more = time.monotonic() - began >= budget_seconds
+            budget_seconds = BUSY_POLL_SECONDS
+            time.sleep(LET_GO_SECONDS if there_is_more else YIELD_SECONDS)
+            give_way()
 
     def _ingest_loop(self) -> None:
         try:
