@@ -33,6 +33,7 @@ from kvready.collectors.hashing import content_keys
 from kvready.collectors.http_get import get
 from kvready.collectors.kv_events import KvEventTap
 from kvready.collectors.metrics_page import read_page
+from kvready.collectors.observer_tap import ObserverTap
 from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.records import (
     AnyRecord,
@@ -40,6 +41,7 @@ from kvready.collectors.records import (
     BlocksStored,
     RequestReported,
     TapEvent,
+    TapState,
     TapStatus,
     Tier,
 )
@@ -48,6 +50,7 @@ from kvready.collectors.vllm import KvEventDecoder
 MACHINE = vllm_like("llama-3.1-8b", "h200", hbm_gib=4, host_gib=16, page_tokens=32)
 VERSION = "0.32.0+sim"
 WAIT_SECONDS = 20.0
+NO_FAULTS = Faults()
 
 
 class Kept:
@@ -160,13 +163,13 @@ def test_a_replay_holds_the_ring_and_no_more(tmp_path: Path) -> None:
 
 @contextmanager
 def surfaces(
-    folder: Path, simulated: SimEngine, speed: float, spans: str = ""
+    folder: Path, simulated: SimEngine, speed: float, spans: str = "", faults: Faults = NO_FAULTS
 ) -> Iterator[Surfaces]:
     """The engine on its sockets, running in a thread."""
     stopping = threading.Event()
     clock = RealClock(speed, stopping)
     made = Surfaces(
-        simulated.described, Addresses(folder, "127.0.0.1", 0, spans or None), clock, Faults()
+        simulated.described, Addresses(folder, "127.0.0.1", 0, spans or None), clock, faults
     )
     thread = threading.Thread(target=simulated.run, args=(clock, made))
     thread.start()
@@ -203,6 +206,44 @@ def test_spans_tell_of_every_request_that_ended(tmp_path: Path) -> None:
         assert report.queue_seconds is not None
         assert report.prefill_seconds is not None
         assert report.ttft_seconds == pytest.approx(report.queue_seconds + report.prefill_seconds)
+
+
+def test_a_gap_is_healed_and_a_silence_is_told_with_what_it_cost(tmp_path: Path) -> None:
+    faults = Faults([parse_fault("gap@3:2"), parse_fault("silent@4:2")])
+    records: list[AnyRecord] = []
+    with surfaces(tmp_path, engine(100), 10.0, faults=faults) as made:
+        kv = KvEventTap("engine", made.addresses.kv_events, made.addresses.replay)
+        observer = ObserverTap("observer", tmp_path)
+        for tap in (kv, observer):
+            tap.start(lambda record, at, name: records.append(record))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while made.accounts.counters["success_length"] < 100 and time.monotonic() < deadline:
+            kv.poll(0.02)
+            observer.poll(0.02)
+        while kv.coverage().state is not TapState.LIVE and time.monotonic() < deadline:
+            kv.poll(0.05)
+        for tap in (kv, observer):
+            tap.stop()
+    told = {(one.tap, one.event): one for one in records if isinstance(one, TapStatus)}
+    assert ("engine", TapEvent.GAP) in told
+    assert ("engine", TapEvent.HEALED) in told
+    assert told["observer-scheduler-0", TapEvent.DROPPED].count > 50
+    seen = {one.sequence for one in records if isinstance(one, BlocksStored | BlocksRemoved)}
+    assert seen == set(range(max(seen) + 1))
+
+
+def test_wrong_counters_count_loads_twice_and_nothing_else() -> None:
+    pages = []
+    for miscounts in (False, True):
+        kept = Kept()
+        kept.accounts.miscounts_loads = miscounts
+        sink: Sink = kept  # type: ignore[assignment]
+        engine(60).run(Clock(0.0, 0.0, 1.0), sink)
+        text = render(kept.accounts, Identity("m", 32, 1_024, 1.0e9)).decode()
+        pages.append(read_page(text, VERSION).engines[0])
+    right, wrong = pages
+    assert wrong.load_bytes == 2 * right.load_bytes  # type: ignore[operator]
+    assert msgspec.structs.replace(wrong, load_bytes=right.load_bytes) == right
 
 
 def test_it_is_discovered_as_an_engine_with_all_its_taps(tmp_path: Path) -> None:
