@@ -20,7 +20,7 @@ from kvready.advisor.whatif.live_request import LiveRequest
 from kvready.advisor.whatif.scenario import Policies, QueueOrder
 from kvready.collectors.names import OverlapMode
 
-SCANNED_REQUESTS = 512  # a longer queue is planned from its front
+SCANNED_REQUESTS = 128  # a longer queue is planned from its front
 
 
 class SimCosts:
