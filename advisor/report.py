@@ -19,6 +19,7 @@ from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
 from kvready.advisor.waits import WaitState
+from kvready.advisor.would_be import WouldBe, would_be
 from kvready.collectors.records import Outcome, TapState, Tier
 
 MAX_CELLS_PER_TARGET = 32
@@ -136,6 +137,7 @@ class Report(msgspec.Struct, frozen=True):
     drifts: list[Drift] = []  # those that were ever alarmed of
     calibrations: list[CopyCalibration] = []  # each mover that was seen, beside its prior
     slowdowns: list[Slowdown] = []  # of batches beside loads, where there were enough
+    would_be: WouldBe | None = None  # beside what Strata would have done; None: no batch was seen
 
 
 def build_report(
@@ -172,6 +174,7 @@ def build_report(
         contradictions=list(pipeline.outside.contradictions.found.values()),
         calibrations=pipeline.calibrations,
         slowdowns=pipeline.slowdowns,
+        would_be=would_be(pipeline) if totals.batches else None,
         drifts=[drift for drift in seen_drifts(pipeline) if drift.alarms],
     )
 

@@ -12,7 +12,9 @@ from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.interference import Slowdown
 from kvready.advisor.report import BackcastScore, Drift, Hits, Report
+from kvready.advisor.shadow import Compared
 from kvready.advisor.waits import WaitState
+from kvready.advisor.would_be import WouldBe, saving_text
 from kvready.collectors.records import TapState
 
 BAR_CELLS = 40
@@ -41,6 +43,13 @@ def print_report(report: Report, console: Console) -> None:
             *(Text(stale_text(one), "yellow") for one in report.calibrations if one.stale),
         )
     )
+    if report.would_be is not None:
+        console.print(
+            Group(
+                _heading("Would-be savings", "had Strata formed the batches; 90 % intervals"),
+                _would_be(report.would_be),
+            )
+        )
     if report.backcasts:
         console.print(
             Group(
@@ -215,6 +224,20 @@ def _hits(hits: Hits) -> Table:
         f"{hits.exposed_load_seconds:.1f} exposed",
         Text(f"{hits.hidden_load_seconds:.1f} hidden behind other work", style="dim"),
     )
+    return table
+
+
+def _would_be(told: WouldBe) -> Table:
+    table = Table.grid(padding=(0, 2))
+    judged = told.batches[Compared.SAME] + told.batches[Compared.DIFFERENT]
+    table.add_row(
+        "batches",
+        f"{told.batches[Compared.SAME]} of {judged} as Strata would; "
+        f"{told.batches[Compared.NO_CHOICE]} without a choice, "
+        f"{told.batches[Compared.IN_EPISODE]} within episodes",
+    )
+    for saving in told.savings:
+        table.add_row(saving.name, saving_text(saving))
     return table
 
 

@@ -34,7 +34,8 @@ class Verdict(StrEnum):
 
     SHOWN = "shown"
     NO_EPISODES = "no_episodes"  # it never decided otherwise: no benefit expected
-    UNPROVEN = "unproven"  # the placebo does not read zero, or too few episodes tell
+    UNPROVEN = "unproven"  # the placebo does not read zero
+    TOO_FEW = "too_few"  # episodes
     NATIVE = "native"  # the engine does it by itself
 
 
@@ -43,6 +44,8 @@ class Difference(NamedTuple):
 
     ttft_seconds: float  # summed over its requests
     busy_seconds: float
+    wrong_ttft_seconds: float  # what the placebo saved in this very episode
+    wrong_busy_seconds: float
     requests: int
 
 
@@ -71,6 +74,11 @@ class Saving(msgspec.Struct, frozen=True):
     ttft: Bounded
     busy: Bounded
 
+    @property
+    def name(self) -> str:
+        """For a person."""
+        return "placebo" if self.candidate is Candidate.PLACEBO else self.candidate
+
 
 class Savings:
     """Differences by candidate."""
@@ -97,19 +105,23 @@ class Savings:
         found = [placebo]
         for candidate in (Candidate.DEDUP, Candidate.BALANCE):
             episodes = self._differences[candidate]
+            ttft = [(one.ttft_seconds, one.wrong_ttft_seconds) for one in episodes]
+            busy = [(one.busy_seconds, one.wrong_busy_seconds) for one in episodes]
             if candidate is Candidate.DEDUP and is_native:
                 verdict = Verdict.NATIVE
             elif not episodes:
                 verdict = Verdict.NO_EPISODES
+            elif not reads_zero:
+                verdict = Verdict.UNPROVEN
             else:
-                verdict = Verdict.SHOWN if reads_zero else Verdict.UNPROVEN
+                verdict = Verdict.SHOWN if len(episodes) >= MIN_EPISODES else Verdict.TOO_FEW
             saving = Saving(
                 candidate,
                 verdict,
                 len(episodes),
                 sum(one.requests for one in episodes),
-                _saved([one.ttft_seconds for one in episodes], wrong_ttft, relative_error),
-                _saved([one.busy_seconds for one in episodes], wrong_busy, relative_error),
+                _saved(ttft, wrong_ttft, relative_error),
+                _saved(busy, wrong_busy, relative_error),
             )
             found.append(saving)
         return found
@@ -120,16 +132,21 @@ class Savings:
         busy = _scattered([difference.busy_seconds for difference in episodes])
         reads_zero = ttft.covers_zero and busy.covers_zero
         verdict = Verdict.SHOWN if reads_zero else Verdict.UNPROVEN
-        if not episodes:
-            verdict = Verdict.NO_EPISODES
+        if len(episodes) < MIN_EPISODES:
+            verdict = Verdict.TOO_FEW if episodes else Verdict.NO_EPISODES
         requests = sum(difference.requests for difference in episodes)
         return Saving(Candidate.PLACEBO, verdict, len(episodes), requests, ttft, busy)
 
 
-def _saved(episodes: list[float], wrong: float, relative_error: float) -> Bounded:
-    """The sum; each episode is as wrong as placebos are, and as the model is of what was saved."""
-    total = sum(episodes)
-    variance = sum(wrong + (relative_error * saved) ** 2 for saved in episodes)
+def _saved(
+    episodes: list[tuple[float, float]], mean_square: float, relative_error: float
+) -> Bounded:
+    """The sum; an episode is as wrong as its own placebo or as placebos are on average, whichever
+    is more, and as the model is of what was saved."""
+    total = sum(saved for saved, _ in episodes)
+    variance = sum(
+        max(wrong**2, mean_square) + (relative_error * saved) ** 2 for saved, wrong in episodes
+    )
     reach = NORMAL_90 * math.sqrt(variance)
     return Bounded(total, total - reach, total + reach)
 

@@ -200,7 +200,9 @@ class Shadow:
         placebo = self._first_decision(start, None)
         if placebo != actual:
             tape.differing.add(Candidate.PLACEBO)
-        for candidate, settings in SETTINGS.items():
+        # Where all of Strata decides as the engine would, so does each part of it.
+        parts = SETTINGS.items() if intended != placebo else ()
+        for candidate, settings in parts:
             # As the engine's own policy would: then what differs is not the candidate's doing.
             if self._first_decision(start, StrataScan(settings, start.limits)) not in (
                 actual,
@@ -254,11 +256,11 @@ class Shadow:
         if wrong is None:
             return
         requests = len(tape.counted)
-        self._totals.savings.add(Candidate.PLACEBO, Difference(*wrong, requests))
+        self._totals.savings.add(Candidate.PLACEBO, Difference(*wrong, *wrong, requests))
         for candidate in sorted(tape.differing - {Candidate.PLACEBO}):
             difference = saved(StrataScan(SETTINGS[candidate], start.limits))
             if difference is not None:
-                self._totals.savings.add(candidate, Difference(*difference, requests))
+                self._totals.savings.add(candidate, Difference(*difference, *wrong, requests))
 
 
 def _load_is_ordered(state: RequestState) -> bool:

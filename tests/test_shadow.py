@@ -171,26 +171,41 @@ def saved(savings: Savings, *, delay_hits: int = 0, share: float = 1.0) -> dict[
 
 def test_nothing_is_shown_until_the_placebo_reads_zero() -> None:
     savings = Savings()
-    savings.add(Candidate.BALANCE, Difference(10.0, 1.0, 4))
+    for _ in range(MIN_EPISODES):
+        savings.add(Candidate.BALANCE, Difference(10.0, 1.0, 0.0, 0.0, 4))
+    assert saved(savings)["engine"].verdict is Verdict.NO_EPISODES
     assert saved(savings)["balance"].verdict is Verdict.UNPROVEN
     for number in range(MIN_EPISODES):
-        savings.add(Candidate.PLACEBO, Difference(0.5 - number % 2, 0.0, 4))
+        off = 0.5 - number % 2
+        savings.add(Candidate.PLACEBO, Difference(off, 0.0, off, 0.0, 4))
     found = saved(savings)
     assert found["engine"].ttft.covers_zero
     assert found["balance"].verdict is Verdict.SHOWN
     assert found["dedup"].verdict is Verdict.NO_EPISODES
     bounds = found["balance"].ttft
-    # 1.645 times the root of 0.5 ** 2 (placebo) and (0.1 * 10) ** 2 (model)
-    assert bounds.high_seconds == pytest.approx(10.0 + 1.645 * (0.25 + 1.0) ** 0.5)
-    assert bounds.low_seconds == pytest.approx(10.0 - 1.645 * (0.25 + 1.0) ** 0.5)
+    # 1.645 times the root of 0.5 ** 2 (placebo) and (0.1 * 10) ** 2 (model), of each episode
+    reach = 1.645 * (MIN_EPISODES * (0.25 + 1.0)) ** 0.5
+    assert bounds.high_seconds == pytest.approx(10.0 * MIN_EPISODES + reach)
+    assert bounds.low_seconds == pytest.approx(10.0 * MIN_EPISODES - reach)
     for number in range(60):
-        savings.add(Candidate.PLACEBO, Difference(3.0 + number % 2, 0.0, 4))
+        off = 3.0 + number % 2
+        savings.add(Candidate.PLACEBO, Difference(off, 0.0, off, 0.0, 4))
     assert saved(savings)["balance"].verdict is Verdict.UNPROVEN
+
+
+def test_an_episode_is_as_wrong_as_its_own_placebo() -> None:
+    savings = Savings()
+    for _ in range(MIN_EPISODES):
+        savings.add(Candidate.PLACEBO, Difference(0.0, 0.0, 0.0, 0.0, 4))
+    savings.add(Candidate.BALANCE, Difference(1.0, 0.0, 2.0, 0.0, 4))
+    found = saved(savings)["balance"]
+    assert found.verdict is Verdict.TOO_FEW
+    assert found.ttft.covers_zero
 
 
 def test_an_engine_that_shares_by_itself_is_native() -> None:
     savings = Savings()
-    savings.add(Candidate.DEDUP, Difference(1.0, 0.0, 2))
+    savings.add(Candidate.DEDUP, Difference(1.0, 0.0, 0.0, 0.0, 2))
     assert saved(savings, delay_hits=MIN_DELAY_HITS, share=0.0)["dedup"].verdict is Verdict.NATIVE
     assert saved(savings, delay_hits=MIN_DELAY_HITS)["dedup"].verdict is Verdict.UNPROVEN
     assert saved(savings, delay_hits=1, share=0.0)["dedup"].verdict is Verdict.UNPROVEN

@@ -27,13 +27,15 @@ from kvready.advisor.service.models import (
     Ready,
     RecordingStatus,
     RequestsStatus,
+    SavingModel,
     Status,
     TapStatusModel,
 )
 from kvready.advisor.service.page import CONTENT_SECURITY_POLICY, render_page
+from kvready.advisor.service.policy_view import control_status, policy_models
 from kvready.advisor.service.sidecar import Sidecar
-from kvready.advisor.settings import Policy
 from kvready.advisor.version import VERSION
+from kvready.advisor.would_be import would_be
 from kvready.collectors.collector import Coverage
 from kvready.collectors.records import TapState, Tier
 
@@ -186,7 +188,9 @@ def _status(sidecar: Sidecar) -> Status:
             for drift in seen_drifts(pipeline)
             if drift.active
         ],
-        policies={policy: getattr(sidecar.settings.policies, policy) for policy in Policy},
+        policies=policy_models(pipeline.control),
+        control=control_status(pipeline.control, sidecar.desk),
+        would_be_savings=[SavingModel.of(one) for one in would_be(pipeline).savings],
         calibration=CalibrationStatus(
             evidence=pipeline.priors.kind,
             profile=pipeline.priors.name,

@@ -18,11 +18,15 @@ from kvready.advisor.contradictions import Kind as Contradicts
 from kvready.advisor.drift import DriftKind
 from kvready.advisor.interference import BatchKind
 from kvready.advisor.inventory import InventoryCount
+from kvready.advisor.kill_switch import Holder
 from kvready.advisor.ledger import PairState, Target
+from kvready.advisor.modes import Need, Trigger
 from kvready.advisor.outside_model import BackcastTarget
+from kvready.advisor.policies import Mode, Overlay, Policy
 from kvready.advisor.readiness import UNTOLD
+from kvready.advisor.savings import Candidate, Verdict
 from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
-from kvready.advisor.settings import Policy, PolicyMode
+from kvready.advisor.shadow import Compared, Voided
 from kvready.advisor.waits import WaitState
 from kvready.collectors.collector import Level
 from kvready.collectors.records import AnyRecord, CopyMethod, Outcome, TapState, Tier
@@ -104,14 +108,18 @@ DESTINATION = Label("destination", tuple(Tier))
 METHOD = Label("method", (*CopyMethod, UNTOLD))
 BACKCAST_TARGET = Label("target", tuple(BackcastTarget))
 BOUNDS = ("low", "middle", "high")
+CANDIDATE = Label("policy", tuple(Candidate))
+INTENDED_PARTS = ("load", "compute", "stall")
+SAVED = ("ttft", "busy")
 DELAY_HIT_STATES = ("in_queue", "in_flight")
 SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
+
+POLICY = Label("policy", tuple(Policy))
+KEPT = Label("part", ("audit", "store"))
 
 OWN = (
     _gauge("build_info", "", "Version of kvready and of Python; always 1.",
            *_identity("version", "python")),
-    _gauge("policy_mode", "", "1 for the mode that each policy is in, 0 for the others.",
-           Label("policy", tuple(Policy)), Label("mode", tuple(PolicyMode))),
     _gauge("tap_state", "", "1 for the state that each tap is in, 0 for the others.",
            TAP, Label("state", tuple(TapState))),
     _counter("tap_messages_total", "messages", "Messages received, whatever became of them.", TAP),
@@ -147,6 +155,36 @@ OWN = (
              "Times that the recording ended early: a full disk, or its size limit."),
     _counter("process_cpu_seconds_total", "seconds", "CPU time that the sidecar has used."),
     _gauge("process_resident_memory_bytes", "bytes", "Memory that the sidecar holds."),
+)  # fmt: skip
+
+POLICIES = (
+    _gauge("policy_mode", "",
+           "1 for the furthest mode that each policy is in, over all its scopes, 0 for the others.",
+           POLICY, Label("mode", tuple(Mode))),
+    _gauge("policy_overlay", "",
+           "1 for the gravest that lies over each policy in any scope, 0 for the others.",
+           POLICY, Label("overlay", tuple(Overlay))),
+    _counter("policy_transitions_total", "transitions", "Moves of policies, by what caused them.",
+             POLICY, Label("trigger", tuple(Trigger))),
+    _counter("policy_refusals_total", "refusals", "What commands lacked that were refused.",
+             Label("lacks", tuple(Need))),
+    _gauge("kill_switch_active", "", "1 while this holds the kill switch, else 0.",
+           Label("holder", tuple(Holder))),
+    _counter("kill_switch_failures_total", "failures",
+             "Times that a kill, or its end, could not be written to its file."),
+    _gauge("policy_keeping_failing", "",
+           "1 while the audit, or the store, does not take what is written: what acts says OFF.",
+           KEPT),
+    _counter("policy_keeping_failures_total", "failures",
+             "Writes that the audit, or the store, refused; what was written waits.", KEPT),
+    _gauge("policy_keeping_waiting", "entries",
+           "Audit entries and gate reports that no disk has taken yet."),
+    _counter("policy_keeping_lost_total", "entries",
+             "Of those, forgotten because too many waited."),
+    _counter("audit_entries_total", "entries", "Entries that this audit ever held."),
+    _gauge("audit_head", "",
+           "The first 48 bits of the latest entry's hash, as a number: a head that moves without "
+           "entries is another audit."),
 )  # fmt: skip
 
 OUTSIDE = (
@@ -277,6 +315,26 @@ OBSERVED = tuple(
                  "Load time in which the engine could have run the request otherwise."),
         _counter("hidden_load_seconds_total", "seconds",
                  "Load time that cost nothing: the engine could not have run the request."),
+        _counter("shadow_batches_total", "batches",
+                 "Batches beside those that Strata would have formed; `no_choice`: nobody waited "
+                 "for a load or for another's prefix; `in_episode`: compared as part of one.",
+                 Label("compared", tuple(Compared))),
+        _counter("shadow_intended_seconds_total", "seconds",
+                 "What Strata's batches would have loaded, computed and stalled, as predicted, "
+                 "where there was a choice.", Label("part", INTENDED_PARTS)),
+        _counter("shadow_void_episodes_total", "episodes",
+                 "Episodes that came to nothing, by why.", Label("reason", tuple(Voided))),
+        _gauge("would_be_episodes", "episodes",
+               "Of the latest 256 episodes, in which the policy decided otherwise; `engine` is the "
+               "placebo.", CANDIDATE),
+        _gauge("would_be_verdict", "",
+               "1 for what is said of each policy's saving, 0 for the others.",
+               CANDIDATE, Label("verdict", tuple(Verdict))),
+        _gauge("would_be_saving_seconds", "seconds",
+               "What the policy would have saved in these episodes of waiting for first tokens, "
+               "summed, or of engine time, with the bounds of its 90 % interval. Absent unless it "
+               "may be shown; the placebo always, and it should be 0.",
+               CANDIDATE, Label("of", SAVED), Label("bound", BOUNDS), sparse=True),
         _gauge("forecasts_open", "forecasts", "Forecasts that wait for their outcome."),
         _counter("forecasts_total", "forecasts", "Forecasts by what became of them.",
                  TARGET, SETTLED),
@@ -308,7 +366,7 @@ OBSERVED = tuple(
     )
 )  # fmt: skip
 
-CATALOGUE: tuple[Metric, ...] = OWN + OUTSIDE + EVENTS + REPORTED + OBSERVED
+CATALOGUE: tuple[Metric, ...] = OWN + POLICIES + OUTSIDE + EVENTS + REPORTED + OBSERVED
 MAX_CHILDREN = 2_000
 
 

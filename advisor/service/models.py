@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from pydantic import BaseModel, Field
 
 from kvready.advisor.contradictions import Contradiction, Kind
@@ -10,7 +11,8 @@ from kvready.advisor.drift import DriftKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Pair, PairState, Target
 from kvready.advisor.load_priors import PriorKind
-from kvready.advisor.settings import Policy, PolicyMode
+from kvready.advisor.savings import Candidate, Saving, Verdict
+from kvready.advisor.service.policy_view import ControlStatus, PolicyModel
 from kvready.collectors.collector import Coverage
 from kvready.collectors.records import CopyMethod, TapState, Tier
 
@@ -180,6 +182,29 @@ class CalibrationStatus(BaseModel):
     movers: list[CopyCalibrationModel]
 
 
+class SavingModel(BaseModel):
+    """What a policy would have saved, in seconds; counts only where its verdict is `shown`."""
+
+    policy: Candidate = Field(description="`engine` is the placebo: the engine's own policy.")
+    verdict: Verdict
+    episodes: int
+    requests: int
+    ttft: dict[str, float | None] = Field(description="Summed over requests, with 90 % bounds.")
+    busy: dict[str, float | None] = Field(description="Of the engine, with 90 % bounds.")
+
+    @classmethod
+    def of(cls, saving: Saving) -> SavingModel:
+        """As the API tells it."""
+        return cls(
+            policy=saving.candidate,
+            verdict=saving.verdict,
+            episodes=saving.episodes,
+            requests=saving.requests,
+            ttft=msgspec.to_builtins(saving.ttft),
+            busy=msgspec.to_builtins(saving.busy),
+        )
+
+
 class Status(BaseModel):
     """What runs, what it sees, and how far it goes."""
 
@@ -195,7 +220,9 @@ class Status(BaseModel):
     recording: RecordingStatus
     contradictions: list[ContradictionModel]
     drifts: list[DriftModel] = Field(description="Alarms that the latest outcomes raised.")
-    policies: dict[Policy, PolicyMode]
+    policies: list[PolicyModel]
+    control: ControlStatus
+    would_be_savings: list[SavingModel]
     calibration: CalibrationStatus
 
 

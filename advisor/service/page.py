@@ -18,6 +18,7 @@ from kvready.advisor.report_text import (
 )
 from kvready.advisor.service.models import Status
 from kvready.advisor.waits import WaitState
+from kvready.advisor.would_be import saving_text
 from kvready.collectors.records import TapState
 
 # Nothing is loaded from anywhere, and nothing on the page runs.
@@ -49,6 +50,7 @@ def render_page(status: Status, report: Report) -> str:
         _section("Hits, in prompt tokens", _hits(report.hits)),
         _section("Predicted against actual", _cells(report.cells), wide=True),
         _section("Copies between tiers", _movements(report)),
+        *_would_be(report),
         *_outside(report),
         _section("Taps", _taps(status)),
         _section("Conditions", _conditions(report.conditions), wide=True),
@@ -56,6 +58,14 @@ def render_page(status: Status, report: Report) -> str:
     return _template().substitute(
         subject=escape(subject), badges=_badges(status, report), sections="\n".join(sections)
     )
+
+
+def _would_be(report: Report) -> list[str]:
+    if report.would_be is None:
+        return []
+    rows = [(escape(one.name), escape(saving_text(one))) for one in report.would_be.savings]
+    table = _table((), rows, text_columns=2)
+    return [_section("Would-be savings, had Strata formed the batches", table)]
 
 
 def _badges(status: Status, report: Report) -> str:

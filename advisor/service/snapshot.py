@@ -15,10 +15,11 @@ from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import PairState
 from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.report import seen_drifts
+from kvready.advisor.savings import Candidate, Verdict
 from kvready.advisor.service import vitals
-from kvready.advisor.service.catalogue import BOUNDS, PREFIX, SETTLED
-from kvready.advisor.settings import Policy, PolicySettings
+from kvready.advisor.service.catalogue import BOUNDS, INTENDED_PARTS, PREFIX, SAVED, SETTLED
 from kvready.advisor.version import VERSION
+from kvready.advisor.would_be import would_be
 from kvready.collectors.collector import Coverage, Level
 from kvready.collectors.records import Tier
 
@@ -53,7 +54,6 @@ def own_values(
     coverages: tuple[Coverage, ...],
     recorder: Recorder,
     intake: Intake,
-    policies: PolicySettings,
     memory_failures: int,
     now_seconds: float,
 ) -> dict[str, Children]:
@@ -61,7 +61,6 @@ def own_values(
     recording = recorder.recording
     values: dict[str, Children] = {
         "build_info": {(VERSION, platform.python_version()): 1},
-        "policy_mode": {(policy, getattr(policies, policy)): 1 for policy in Policy},
         "tap_state": {(c.tap, c.state): 1 for c in coverages},
         "tap_messages_total": {(c.tap,): c.messages for c in coverages},
         "tap_records_total": {(c.tap,): c.records for c in coverages},
@@ -87,7 +86,7 @@ def own_values(
         "process_cpu_seconds_total": {(): vitals.cpu_seconds()},
         "process_resident_memory_bytes": {(): vitals.resident_bytes()},
     }
-    return _named(values)
+    return named(values)
 
 
 def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
@@ -156,11 +155,41 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
             for bound, value in zip(BOUNDS, (one.low, one.factor, one.high), strict=True)
         },
     }
+    values |= _shadow_values(pipeline)
     engine = pipeline.engine
     if engine is not None:
         identity = (engine.engine, engine.engine_version, engine.model, str(engine.overlap))
         values["engine_info"] = {identity: 1}
-    return _named(values)
+    return named(values)
+
+
+def _shadow_values(pipeline: Pipeline) -> dict[str, Children]:
+    """Strata's batches beside the engine's."""
+    told = would_be(pipeline)
+    intended = (
+        told.intended_load_seconds,
+        told.intended_compute_seconds,
+        told.intended_stall_seconds,
+    )
+    seconds: dict[tuple[str, ...], float] = {}
+    for saving in told.savings:
+        if saving.verdict is not Verdict.SHOWN and saving.candidate is not Candidate.PLACEBO:
+            continue
+        for name, bounded in zip(SAVED, (saving.ttft, saving.busy), strict=True):
+            bounds = bounded.low_seconds, bounded.seconds, bounded.high_seconds
+            for bound, value in zip(BOUNDS, bounds, strict=True):
+                if value is not None:
+                    seconds[saving.candidate, name, bound] = value
+    return {
+        "shadow_batches_total": {(one,): count for one, count in told.batches.items()},
+        "shadow_intended_seconds_total": {
+            (part,): value for part, value in zip(INTENDED_PARTS, intended, strict=True)
+        },
+        "shadow_void_episodes_total": {(one,): count for one, count in told.voided.items()},
+        "would_be_episodes": {(one.candidate,): one.episodes for one in told.savings},
+        "would_be_verdict": {(one.candidate, one.verdict): 1 for one in told.savings},
+        "would_be_saving_seconds": seconds,
+    }
 
 
 def outside_values(pipeline: Pipeline, forwarders: Iterable[Forwarder]) -> dict[str, Children]:
@@ -169,7 +198,7 @@ def outside_values(pipeline: Pipeline, forwarders: Iterable[Forwarder]) -> dict[
     backcaster = outside.backcaster
     passing = list(forwarders)
     error_seconds = outside.clock.error_seconds
-    return _named(
+    return named(
         {
             "contradictions": {(one.kind,): 1 for one in outside.contradictions.active},
             "scrapes_total": {(): outside.scrapes},
@@ -194,7 +223,7 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
     targets = tally.targets.items()
     settled = SETTLED.values
     drifts = seen_drifts(pipeline)
-    return _named(
+    return named(
         {
             "forecasts_total": {
                 (target, state): sums.states[PairState(state)]
@@ -246,5 +275,6 @@ def _path(calibration: CopyCalibration) -> tuple[str, str, str]:
     return calibration.source, calibration.destination, calibration.method or UNTOLD
 
 
-def _named(values: dict[str, Children]) -> dict[str, Children]:
+def named(values: dict[str, Children]) -> dict[str, Children]:
+    """The same under the names that are exported."""
     return {PREFIX + name: children for name, children in values.items()}
