@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from kvready.advisor.whatif.jobs import run_all
 from kvready.advisor.whatif.recipes import at_rate, mean_rate
 from kvready.advisor.whatif.study import Asked, Study, studied
 from kvready.advisor.whatif.workload import SimRequest, Workload
-from kvready.collectors.errors import KvreadyError, SettingsError
+from kvready.collectors.errors import KvreadyError, ServiceError, SettingsError
 from kvready.kernels.errors import KernelError
 
 SMALL = Asked(shape="loogle", requests=40, rates="2,8", policies="recompute,fast-copies,strata")
@@ -94,6 +95,17 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
                                     "--requests", "5", "--ray", "local"])  # fmt: skip
     assert isinstance(done.exception, KvreadyError)
     assert "kvready[scale]" in str(done.exception)
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    pytest.importorskip("ray", reason="the scale extra is not installed")
+    from kvready.advisor.whatif.ray_jobs import run_on_ray
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(ServiceError, match="no Ray cluster answers"):
+            run_on_ray(address, [], silent)
 
 
 class Outline(HTMLParser):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ from kvready.advisor.whatif.summary import Summary
 from kvready.advisor.whatif.sweep import Job, run_job
 from kvready.collectors.errors import ServiceError, SettingsError
 
+REACH_SECONDS = 5.0
 IN_FLIGHT = 1_000  # jobs that the cluster is given at a time
 
 
 def run_on_ray(address: str, jobs: Sequence[Job], told: Told) -> list[Summary]:
     """All of them, in order; equal to what one process gives. Raises `ServiceError`."""
     ray = _ray()
+    _reach(address)
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -30,6 +33,20 @@ def run_on_ray(address: str, jobs: Sequence[Job], told: Told) -> list[Summary]:
         raise
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raise `ServiceError` at once for what Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # `local`, `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ServiceError(
+            f"no Ray cluster answers at {address} ({error}); start one with `ray start --head`, or "
+            "say --ray local"
+        ) from error
 
 
 def _all(ray: Any, remote: Any, jobs: Sequence[Job], told: Told) -> list[Summary]:
