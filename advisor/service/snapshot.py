@@ -155,12 +155,16 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
             for bound, value in zip(BOUNDS, (one.low, one.factor, one.high), strict=True)
         },
     }
-    values |= _shadow_values(pipeline)
+    return named(values | _engine_values(pipeline) | _shadow_values(pipeline))
+
+
+def _engine_values(pipeline: Pipeline) -> dict[str, Children]:
+    """What the engine says it is."""
     engine = pipeline.engine
-    if engine is not None:
-        identity = (engine.engine, engine.engine_version, engine.model, str(engine.overlap))
-        values["engine_info"] = {identity: 1}
-    return named(values)
+    if engine is None:
+        return {}
+    identity = (engine.engine, engine.engine_version, engine.model, str(engine.overlap))
+    return {"engine_info": {identity: 1}}
 
 
 def _shadow_values(pipeline: Pipeline) -> dict[str, Children]:
