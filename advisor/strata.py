@@ -129,15 +129,6 @@ def intended_batch(
     )
 
 
-def next_queue(queue: Sequence[Waiting], plan: Plan) -> list[Waiting]:
-    """Who waits for the next round, in its order: the deferred are first."""
-    gone = {admission.request_id for admission in plan.admitted}
-    deferred = set(plan.deferred)
-    first = [waiting for waiting in queue if waiting.request_id in deferred]
-    gone |= deferred
-    return first + [waiting for waiting in queue if waiting.request_id not in gone]
-
-
 def fill_steps(load_seconds: float, compute_seconds: float, decode_step_seconds: float) -> int:
     """Decode steps to run while a batch loads, before its compute; 0 where none would be hidden.
 
