@@ -49,6 +49,7 @@ def whatif(
     overlap: flags.Overlap = OverlapMode.LAYERWISE,
     in_flight: flags.InFlight = 0,
     seeds: flags.Seeds = 1,
+    suite: flags.Suite = None,
     jobs: flags.Jobs = 1,
     ray: flags.Ray = None,
     plot: flags.Plot = None,
@@ -64,6 +65,10 @@ def whatif(
         gpu, hbm_gib, host_gib, disk_gib, compare, ttft_target, tps_target, ttft_from, page,
         overlap, in_flight, seeds,
     )  # fmt: skip
+    if suite is not None:
+        _check_alone(asked, plot, html, ray)
+        _hold(jobs, as_json)
+        return
     study = studied(asked)
     _check_outputs(study, plot, html)
     try:
@@ -72,6 +77,29 @@ def whatif(
         typer.echo("stopped; nothing was written", err=True)
         raise typer.Exit(INTERRUPTED) from None
     _show(study, runs, plot, html, as_json)
+
+
+def _check_alone(asked: Asked, plot: Path | None, html: Path | None, ray: str | None) -> None:
+    if asked != Asked() or any(one is not None for one in (plot, html, ray)):
+        raise SettingsError(
+            "--suite brings its own requests, machines and policies; beside it go --jobs and --json"
+        )
+
+
+def _hold(jobs: int, as_json: bool) -> None:
+    from kvready.advisor.whatif.suite.study import held, tasks
+    from kvready.advisor.whatif.suite.text import print_held
+
+    try:
+        with _progress(len(tasks())) as told:
+            result = held(jobs, told)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        typer.echo(msgspec.json.encode(result))
+    else:
+        print_held(result, Console())
 
 
 def _check_outputs(study: Study, plot: Path | None, html: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,21 @@ from kvready.advisor.whatif.summary import CountedFrom
 from kvready.collectors.names import OverlapMode
 
 MAX_SEEDS = 100
+
+
+class SuiteName(StrEnum):
+    """A paper that the simulator is held against."""
+
+    STRATA = "strata"
+
+
+Suite = Annotated[
+    SuiteName | None,
+    typer.Option(
+        "--suite",
+        help="Hold the simulator against a paper, claim by claim; takes minutes, wants --jobs.",
+    ),
+]
 
 Trace = Annotated[
     Path | None, typer.Argument(help="A trace or a recording to replay.", metavar="[TRACE]")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import TypeVar
 
 from kvready.advisor.whatif.summary import Summary
 from kvready.advisor.whatif.sweep import Job, run_job
@@ -18,17 +19,27 @@ MAX_JOBS = 256
 Told = Callable[[float], None]  # runs done so far, a run under way in part
 
 
+J = TypeVar("J")
+R = TypeVar("R")
+Work = Callable[[J, Told | None], R]  # a function of a module, so that it can be sent
+
+
 def run_all(jobs: Sequence[Job], workers: int, told: Told) -> list[Summary]:
+    """All runs of a what-if, as `run_each`."""
+    return run_each(run_job, jobs, workers, told)
+
+
+def run_each(work: Work[J, R], jobs: Sequence[J], workers: int, told: Told) -> list[R]:
     """All of them, in order. `KeyboardInterrupt` ends every process before it is passed on."""
     if workers == 1:
-        return [_alone(number, job, told) for number, job in enumerate(jobs)]
+        return [_alone(work, number, job, told) for number, job in enumerate(jobs)]
     # Spawned: a fork of a process that draws a progress bar may hold its lock for ever.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(jobs)), context)
     before = set(multiprocessing.active_children())
     try:
         with _interrupts_kept():
-            running = [pool.submit(run_job, job) for job in jobs]
+            running = [pool.submit(work, job, None) for job in jobs]
         _wait(running, told)
         return [one.result() for one in running]
     except BrokenProcessPool as error:
@@ -42,13 +53,13 @@ def run_all(jobs: Sequence[Job], workers: int, told: Told) -> list[Summary]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _alone(number: int, job: Job, told: Told) -> Summary:
-    summary = run_job(job, lambda share: told(number + share))
+def _alone(work: Work[J, R], number: int, job: J, told: Told) -> R:
+    result = work(job, lambda share: told(number + share))
     told(number + 1)
-    return summary
+    return result
 
 
-def _wait(running: Sequence[Future[Summary]], told: Told) -> None:
+def _wait(running: Sequence[Future[R]], told: Told) -> None:
     for done, one in enumerate(as_completed(running), start=1):
         one.result()  # the first that failed ends all
         told(done)

@@ -69,10 +69,12 @@ class Machine(NamedTuple):
     profile: LinkProfile
     backup_batch_rate: float | None = None  # published, HBM to host, in bytes per second
 
-    def pool_bytes(self, shape: ModelShape, tensor_parallel: int) -> int:
+    def pool_bytes(
+        self, shape: ModelShape, tensor_parallel: int, hbm_share: float = HBM_SHARE
+    ) -> int:
         """HBM left for KV on one device. Raises `SettingsError` where the weights do not fit."""
         weights = shape.total_parameters * 2 / tensor_parallel
-        left = int(HBM_SHARE * self.hbm_bytes - weights)
+        left = int(hbm_share * self.hbm_bytes - weights)
         if left <= 0:
             raise SettingsError(
                 f"{shape.name} has {weights / GIGA:.0f} GB of weights a GPU, {self.gpu} has "

@@ -39,6 +39,7 @@ class Questions(msgspec.Struct, frozen=True):
     contexts: int = 0
     queries: int = 0
     block_tokens: int = 32
+    whole_blocks: bool = False  # documents are cut to whole blocks: coarse ones add no new tokens
     think_seconds: float | None = None  # None: the shape's
 
 

@@ -59,6 +59,8 @@ def _questions(
     new = sum(tokens for tokens, _ in chain.from_iterable(news))
     contexts = context_tokens(shape, counts, shape.mean_prompt_tokens * sum(counts) - new, lengths)
     size = asked.block_tokens
+    if asked.whole_blocks:
+        contexts = [max(tokens // size, 1) * size for tokens in contexts]
     shared = _numbered(tokens // size for tokens in contexts)
     fresh = shared[-1].stop
     arrived = 0.0

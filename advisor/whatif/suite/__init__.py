@@ -1,0 +1,1 @@
+"""The simulator held against a paper: claims, unknowns, runs, verdicts."""
