@@ -28,17 +28,15 @@ def specificity(scope: Scope) -> tuple[int, bool, bool, bool]:
     return sum(named), named[0], named[1], named[2]
 
 
+def gravest(overlays: Iterable[Overlay]) -> Overlay:
+    """The one that takes most to lift."""
+    return max(overlays, key=_WEIGHT.__getitem__, default=Overlay.NONE)
+
+
 def effective(states: Iterable[PolicyState], policy: Policy, subject: Scope) -> PolicyState | None:
     """The state that speaks for a subject; under the gravest overlay of all that cover it."""
-    speaks: PolicyState | None = None
-    gravest = Overlay.NONE
-    for state in states:
-        if state.policy is not policy or not covers(state.scope, subject):
-            continue
-        if _WEIGHT[state.overlay] > _WEIGHT[gravest]:
-            gravest = state.overlay
-        if speaks is None or specificity(state.scope) > specificity(speaks.scope):
-            speaks = state
-    if speaks is None or speaks.overlay is gravest:
-        return speaks
-    return msgspec.structs.replace(speaks, overlay=gravest)
+    covering = [s for s in states if s.policy is policy and covers(s.scope, subject)]
+    if not covering:
+        return None
+    speaks = max(covering, key=lambda state: specificity(state.scope))
+    return msgspec.structs.replace(speaks, overlay=gravest(s.overlay for s in covering))

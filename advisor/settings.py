@@ -10,7 +10,6 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from kvready.advisor.kill_switch import KILL_VARIABLE
+from kvready.advisor.policies import Mode
 from kvready.advisor.roofline import GPUS
 from kvready.advisor.tap_settings import Section, TapSettings
 from kvready.collectors.errors import SettingsError
@@ -37,31 +38,16 @@ ENV_PREFIX = "KVREADY_"
 ENV_NESTING = "__"
 CONFIG_VARIABLE = "KVREADY_CONFIG"
 # Variables of the same prefix that other parts read: in the engine, in probes and in tests.
-FOREIGN_VARIABLES = frozenset({CONFIG_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"})
+FOREIGN_VARIABLES = frozenset(
+    {CONFIG_VARIABLE, KILL_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"}
+)
 FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
 
 
 MAX_RANKS = 1_024  # that share one model
 
 
-class Policy(StrEnum):
-    """What the sidecar may one day decide, each switched on its own."""
-
-    DEDUP = "dedup"
-    BALANCE = "balance"
-    GPU_COPY = "gpu_copy"
-
-
-class PolicyMode(StrEnum):
-    """How far a policy goes in this version: none of these changes what the engine does."""
-
-    OFF = "off"
-    OBSERVE = "observe"
-    SHADOW = "shadow"
-    ADVISE = "advise"
-
-
-ENFORCING_MODES = ("canary", "enforce")
+HIGHEST_START = Mode.ADVISE  # more is earned, and commanded
 
 
 class ApiSettings(Section):
@@ -134,27 +120,48 @@ class CalibrationSettings(Section):
 
 
 class PolicySettings(Section):
-    """How far each policy goes: off, observe, shadow or advise."""
+    """How far each policy goes at a start, and where that is kept."""
 
-    dedup: PolicyMode = Field(
-        PolicyMode.SHADOW, description="Hold a request whose prefix another one is computing."
+    dedup: Mode | None = Field(
+        None,
+        description="Hold a request whose prefix another one is computing. Highest mode that it "
+        "starts in: off, observe, shadow or advise; null: where it was, or shadow.",
     )
-    balance: PolicyMode = Field(
-        PolicyMode.SHADOW, description="Choose batches so that loads run under compute."
+    balance: Mode | None = Field(
+        None,
+        description="Choose batches so that loads run under compute. Highest mode that it starts "
+        "in, likewise.",
     )
-    gpu_copy: PolicyMode = Field(
-        PolicyMode.SHADOW, description="Gather KV pages with a GPU kernel instead of many copies."
+    gpu_copy: Mode | None = Field(
+        None,
+        description="Gather KV pages with a GPU kernel instead of many copies. Highest mode that "
+        "it starts in, likewise.",
+    )
+    dedup_auto_promote: bool = Field(
+        False, description="Whether dedup goes from shadow to enforce without a person."
+    )
+    balance_auto_promote: bool = Field(False, description="Whether balance does, likewise.")
+    gpu_copy_auto_promote: bool = Field(False, description="Whether gpu_copy does, likewise.")
+    policy_folder: Path | None = Field(
+        None,
+        description="Folder of modes, gate reports and audit, one per sidecar; none: "
+        "policies-PORT in the state directory.",
+    )
+    kill_file: Path | None = Field(
+        None,
+        description="File that switches every policy off while it exists, beside the running "
+        "user's own and that of the policy folder.",
     )
 
-    @field_validator("*", mode="before")
+    @field_validator("dedup", "balance", "gpu_copy")
     @classmethod
-    def _not_enforcing(cls, value: object) -> object:
-        if value in ENFORCING_MODES:
+    def _earns_the_rest(cls, mode: Mode | None) -> Mode | None:
+        if mode is not None and mode.rank > HIGHEST_START.rank:
             raise ValueError(
-                f"mode {value!r} is not available yet in this version; "
-                "choose off, observe, shadow or advise"
+                f"no policy starts in {mode}; choose off, observe, shadow or advise, and command "
+                "the rest once its gate passes"
             )
-        return value
+        return mode
 
 
 class Settings(BaseSettings):

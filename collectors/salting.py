@@ -107,23 +107,8 @@ class Salter:
             case ReadinessAsked():
                 candidates = tuple(self._candidate(one) for one in record.candidates)
                 return msgspec.structs.replace(record, candidates=candidates)
-            case PolicyCommanded():
-                return msgspec.structs.replace(
-                    record,
-                    actor=_withheld(record.actor),
-                    reason=_withheld(record.reason),
-                    **self._scope(record),
-                )
-            case KillSwitched():
-                return msgspec.structs.replace(
-                    record, actor=_withheld(record.actor), reason=_withheld(record.reason)
-                )
-            case PoliciesRestored():
-                policies = tuple(
-                    msgspec.structs.replace(one, reason=_withheld(one.reason), **self._scope(one))
-                    for one in record.policies
-                )
-                return msgspec.structs.replace(record, policies=policies)
+            case PolicyCommanded() | KillSwitched() | PoliciesRestored():
+                return self._control(record)
             case EngineDescribed():
                 return msgspec.structs.replace(record, model=_model_name(record.model))
             case CountersScraped():
@@ -161,6 +146,21 @@ class Salter:
             if (seconds := getattr(record, name)) is not None
         }
         return msgspec.structs.replace(record, **changes) if changes else record
+
+    def _control(
+        self, record: PolicyCommanded | KillSwitched | PoliciesRestored
+    ) -> PolicyCommanded | KillSwitched | PoliciesRestored:
+        """Who said why is withheld; that somebody gave a reason is not, since it decides."""
+        if isinstance(record, PoliciesRestored):
+            policies = tuple(
+                msgspec.structs.replace(one, reason=_withheld(one.reason), **self._scope(one))
+                for one in record.policies
+            )
+            return msgspec.structs.replace(record, policies=policies)
+        said = {"actor": _withheld(record.actor), "reason": _withheld(record.reason)}
+        if isinstance(record, KillSwitched):
+            return msgspec.structs.replace(record, **said)
+        return msgspec.structs.replace(record, **said, **self._scope(record))
 
     def _scope(self, record: PolicyCommanded | RestoredPolicy) -> dict[str, str]:
         names = {

@@ -285,7 +285,7 @@ def test_records_of_a_later_version_are_left_out_and_exit_with_one(
             ("serve", "--kv-events", "ipc:///e", "--port", "0"),
             "setting api.port (from flag --port)",
         ),
-        (("serve", "--kv-events", "ipc:///e", "--dedup", "enforce"), "not available yet"),
+        (("serve", "--kv-events", "ipc:///e", "--dedup", "enforce"), "no policy starts in enforce"),
         (("serve", "--config", "absent.toml"), "cannot read settings file"),
         (
             ("serve", "--kv-events", "ipc:///e", "--link-profile", "published:b200"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from story import ENGINE
 
 from kvready.collectors.asked import AskedCandidate
+from kvready.collectors.commanded import RestoredPolicy
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.recording import (
     Provenance,
@@ -32,7 +33,9 @@ from kvready.collectors.records import (
     CountersScraped,
     EngineDescribed,
     Ingested,
+    KillSwitched,
     Outcome,
+    PolicyCommanded,
     RequestArrived,
     RequestFinished,
     Surface,
@@ -164,17 +167,19 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
 
 
 SENSITIVE_TEXT = {"request_id", "tenant", "adapter", "detail", "request_class"}
+SENSITIVE_TEXT |= {"actor", "pool"}
 SENSITIVE_NUMBERS = {"block_hashes", "parent_hash", "extra_key_hashes", "content_keys"}
 SENSITIVE_NUMBERS |= {"session_hash"}
 SECRET_TEXT, SECRET_NUMBER = "secret-of-a-client", 0x5EC2E7
 SECRET_WALL_SECONDS = 1_764_457_555.125
+SAID = (PolicyCommanded, KillSwitched, RestoredPolicy)  # whose reasons are a person's words
 
 
 def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
     """A record of any kind whose sensitive fields all hold the secrets."""
     values: dict[str, object] = {}
     for field in msgspec.structs.fields(kind):
-        if field.name in SENSITIVE_TEXT:
+        if field.name in SENSITIVE_TEXT or (field.name == "reason" and kind in SAID):
             values[field.name] = SECRET_TEXT
         elif field.name in SENSITIVE_NUMBERS:
             one = SECRET_NUMBER
@@ -189,6 +194,12 @@ def sample(kind: type[msgspec.Struct]) -> msgspec.Struct:
             values[field.name] = (BatchMember(SECRET_TEXT, 1, 0, True),)
         elif field.name == "candidates":
             values[field.name] = (sample(AskedCandidate),)
+        elif field.name == "policies":
+            values[field.name] = (sample(RestoredPolicy),)
+        elif field.name == "held_by" and kind is not RestoredPolicy:
+            values[field.name] = ("api",)
+        elif field.type in (str, "str") and field.required:
+            values[field.name] = "word"
         elif field.name == "waiting":
             values[field.name] = (SECRET_TEXT,)
         elif field.required:

@@ -21,12 +21,12 @@ from publisher import Publisher
 from served import KVREADY, free_port, serving
 from system_calls import STRACE, Trace, read_trace
 
-from kvready.advisor.settings import Policy, PolicyMode
+from kvready.advisor.policies import Policy
+from kvready.advisor.settings import HIGHEST_START
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
 MAX_REPLAY_REQUESTS = 4  # what this script of one join and one gap can call for
-HIGHEST = list(PolicyMode)[-1]
 ONE_GET = re.compile(rb"GET /[a-z0-9_/]+ HTTP/1\.1\r\n(?:[A-Za-z-]+: [^\r\n]*\r\n)+\r\n")
 
 
@@ -73,7 +73,7 @@ def trace(strace: None, folder: Path, engine_http: MetricsServer, otlp_port: int
             *("--state-dir", folder / "state"),
         ]
         for policy in Policy:
-            command += [f"--{policy.replace('_', '-')}", HIGHEST]
+            command += [f"--{policy.replace('_', '-')}", HIGHEST_START]
         before = ("env", "PYTHONDONTWRITEBYTECODE=1", *STRACE, str(file))
         with serving(*command, port=free_port(), before=before) as served:
             served.wait_for(lambda: bool(engine.replay_requests))
@@ -176,13 +176,17 @@ def test_it_reaches_nobody_else_and_is_reached_on_loopback_alone(
     assert trace.addresses_listened == ["127.0.0.1", "127.0.0.1"]  # the API, and spans
 
 
-def test_it_writes_its_recording_and_what_it_asked_and_nothing_else(
+def test_it_writes_its_recording_what_it_asked_and_where_policies_stand(
     trace: Trace, folder: Path
 ) -> None:
-    asked = [file for file in trace.written_files if str(folder / "state" / "replay-") in file]
-    assert trace.written_files - set(asked) == {str(folder / "run.kvr")}
+    state = folder / "state"
+    kept = {file for file in trace.written_files if str(state) in file}
+    assert trace.written_files - kept == {str(folder / "run.kvr")}
+    (policies,) = state.glob("policies-*")
+    asked = {file for file in kept if str(policies) not in file}
     assert asked
-    assert len(list((folder / "state").iterdir())) == 1
+    assert all(str(state / "replay-") in file for file in asked)
+    assert {path.name for path in policies.iterdir()} >= {"audit.jsonl", "policies.sqlite"}
 
 
 def test_it_signals_and_traces_no_process(trace: Trace) -> None:

@@ -47,6 +47,11 @@ def serve(
     dedup: options.Dedup = None,
     balance: options.Balance = None,
     gpu_copy: options.GpuCopy = None,
+    dedup_auto_promote: options.DedupAutoPromote = None,
+    balance_auto_promote: options.BalanceAutoPromote = None,
+    gpu_copy_auto_promote: options.GpuCopyAutoPromote = None,
+    policy_folder: options.PolicyFolder = None,
+    kill_file: options.KillFile = None,
 ) -> None:
     """Attach to an engine, predict, and answer on http://127.0.0.1:8430 until stopped."""
     settings = options.effective(
@@ -65,6 +70,11 @@ def serve(
         policies__dedup=dedup,
         policies__balance=balance,
         policies__gpu_copy=gpu_copy,
+        policies__dedup_auto_promote=dedup_auto_promote,
+        policies__balance_auto_promote=balance_auto_promote,
+        policies__gpu_copy_auto_promote=gpu_copy_auto_promote,
+        policies__policy_folder=policy_folder,
+        policies__kill_file=kill_file,
     ).settings
     _log_to_stderr()
     _need_a_tap(settings)

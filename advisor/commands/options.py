@@ -102,13 +102,40 @@ TensorParallel = Annotated[
     int | None, typer.Option("--tensor-parallel", help="GPUs that share that model.")
 ]
 Dedup = Annotated[
-    str | None, typer.Option("--dedup", help="Mode of the dedup policy.", metavar="MODE")
+    str | None, typer.Option("--dedup", help="Highest mode that dedup starts in.", metavar="MODE")
 ]
 Balance = Annotated[
-    str | None, typer.Option("--balance", help="Mode of the balance policy.", metavar="MODE")
+    str | None,
+    typer.Option("--balance", help="Highest mode that balance starts in.", metavar="MODE"),
 ]
 GpuCopy = Annotated[
-    str | None, typer.Option("--gpu-copy", help="Mode of the gpu_copy policy.", metavar="MODE")
+    str | None,
+    typer.Option("--gpu-copy", help="Highest mode that gpu_copy starts in.", metavar="MODE"),
+]
+DedupAutoPromote = Annotated[
+    bool | None,
+    typer.Option(
+        "--dedup-auto-promote/--no-dedup-auto-promote",
+        help="Let dedup go up to enforce by itself once its gates pass.",
+    ),
+]
+BalanceAutoPromote = Annotated[
+    bool | None,
+    typer.Option("--balance-auto-promote/--no-balance-auto-promote", help="Let balance, likewise."),
+]
+GpuCopyAutoPromote = Annotated[
+    bool | None,
+    typer.Option(
+        "--gpu-copy-auto-promote/--no-gpu-copy-auto-promote", help="Let gpu_copy, likewise."
+    ),
+]
+PolicyFolder = Annotated[
+    Path | None,
+    typer.Option("--policy-folder", help="Folder of modes, gate reports and audit."),
+]
+KillFile = Annotated[
+    Path | None,
+    typer.Option("--kill-file", help="File that switches every policy off while it exists."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

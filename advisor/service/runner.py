@@ -21,6 +21,7 @@ from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.roofline import GPUS, Roofline
 from kvready.advisor.service.app import create_app
+from kvready.advisor.service.policy_desk import PolicyDesk
 from kvready.advisor.service.readiness_socket import readiness_socket
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
@@ -42,7 +43,12 @@ Say = Callable[[str], None]
 
 def serve(settings: Settings, say: Say) -> None:
     """Attach, answer, and go on until SIGTERM or SIGINT; then flush the recording."""
-    with listening(settings) as listener, attached(settings) as sidecar:
+    desk = PolicyDesk(settings)
+    with (
+        desk.kill_switch.listening(),
+        listening(settings) as listener,
+        attached(settings, desk) as sidecar,
+    ):
         taps = ", ".join(collector.name for collector in sidecar.collectors)
         say(f"taps: {taps}")
         say(f"loads start from {sidecar.pipeline.priors.described}")
@@ -110,8 +116,8 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def attached(settings: Settings) -> Iterator[Sidecar]:
-    """A started sidecar, stopped at the end whatever happens."""
+def attached(settings: Settings, desk: PolicyDesk | None = None) -> Iterator[Sidecar]:
+    """A started sidecar, stopped at the end whatever happens. `desk`: that keeps its policies."""
     place = settings.calibration.link_profile
     priors = NO_PROFILE if place is None else priors_of(profile_from(place))
     taps = build_taps(settings.taps)
@@ -119,12 +125,21 @@ def attached(settings: Settings) -> Iterator[Sidecar]:
     tally = PairTally()
     compute = compute_prior(settings.calibration)
     writer = open_recording(path, priors, compute) if path else None
-    pipeline = Pipeline(tally, priors, compute_prior=compute)
-    sidecar = Sidecar(settings, pipeline, tally, taps, writer=writer)
+    keeper = desk.keeper if desk else None
+    pipeline = Pipeline(
+        tally,
+        priors,
+        compute_prior=compute,
+        on_transition=keeper.heard if keeper else None,
+        on_report=keeper.reported if keeper else None,
+    )
+    sidecar = Sidecar(settings, pipeline, tally, taps, writer=writer, desk=desk)
     try:
         try:
+            if desk is not None:
+                desk.open()
             sidecar.start()
-        except TapError:
+        except (TapError, ServiceError):
             if writer is not None:
                 writer.discard()  # nothing is in it, and the next try may want its name
             raise

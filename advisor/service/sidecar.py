@@ -19,6 +19,7 @@ import msgspec
 from kvready.advisor.service import snapshot
 from kvready.advisor.service.calls import Calls
 from kvready.advisor.service.intake import Intake, Shed
+from kvready.advisor.service.policy_view import policy_values
 from kvready.advisor.service.snapshot import Snapshot
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import Tap
@@ -28,10 +29,12 @@ from kvready.collectors.errors import ServiceError
 from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.otlp_forward import Forwarder
 from kvready.collectors.recorder import Recorder, Writer
-from kvready.collectors.records import Ingested, TapState
+from kvready.collectors.records import Ingested, PolicyCommanded, TapState
 
 if TYPE_CHECKING:
+    from kvready.advisor.control import Control, Outcome
     from kvready.advisor.pipeline import Pipeline
+    from kvready.advisor.service.policy_desk import PolicyDesk
 
 POLL_BUDGET_SECONDS = 0.05
 BUSY_POLL_SECONDS = 0.001  # after a poll that delivered: a backlog is taken in by handfuls
@@ -75,7 +78,10 @@ class Sidecar:
         taps: Sequence[Tap] = (),
         writer: Writer | None = None,
         replayed: Replayed | None = None,
+        desk: PolicyDesk | None = None,
     ) -> None:
+        """`desk`: keeps policies and watches the kill switch; None: nothing can be commanded."""
+        self.desk = desk
         self.settings = settings
         self.pipeline = pipeline
         self.tally = tally
@@ -127,6 +133,8 @@ class Sidecar:
         self.intake.wake()
         if self._ingest.ident is None:
             self.recorder.close()  # never started: nobody else will
+            if self.desk is not None:
+                self.desk.close()
         else:
             self._ingest.join(DRAIN_SECONDS)
         for collector in self.collectors:
@@ -156,6 +164,13 @@ class Sidecar:
                 f"no answer within {ANSWER_SECONDS:g} s; the sidecar is overloaded or stopping"
             ) from None
 
+    def command(self, said: PolicyCommanded) -> Outcome:
+        """What became of a command to a policy. Raises `ServiceError` where none can be given."""
+        desk = self.desk
+        if desk is None:
+            raise ServiceError("nothing can be commanded here: no engine is attached")
+        return self.ask(lambda: desk.command(said, self.pipeline.control, self._say))
+
     def coverages(self) -> tuple[Coverage, ...]:
         """What each tap can see now, silent where the recorder judged so. Ingest thread only."""
         silent = self.recorder.silent_taps()
@@ -182,6 +197,9 @@ class Sidecar:
         """All metrics' values at one moment. Any thread may call."""
         return self.ask(self._snapshot)
 
+    def _say(self, said: Control) -> None:
+        self.recorder.said(said, time.monotonic())
+
     def _snapshot(self) -> Snapshot:
         coverages = self.coverages()
         return Snapshot(
@@ -192,10 +210,10 @@ class Sidecar:
                     coverages,
                     self.recorder,
                     self.intake,
-                    self.settings.policies,
                     sum(memory.failures for memory in self.memories),
                     time.monotonic(),
                 ),
+                **policy_values(self.pipeline.control, self.desk),
                 **snapshot.pipeline_values(self.pipeline),
                 **snapshot.outside_values(self.pipeline, self._forwarders()),
                 **snapshot.forecast_values(self.pipeline, self.tally),
@@ -232,6 +250,8 @@ class Sidecar:
                 pass
         finally:
             self.recorder.close()
+            if self.desk is not None:
+                self.desk.close()
             self._refuse_questions()
 
     def _ingest_once(self) -> int:
@@ -240,6 +260,8 @@ class Sidecar:
         while True:
             now = time.monotonic()
             self.recorder.advance(now, time.time())
+            if self.desk is not None:
+                self.desk.guard(self.pipeline.control, self._say, now)
             self._give_way(self._answer_questions)
             taken = 0
             received_seconds = now
