@@ -49,6 +49,8 @@ class Job(msgspec.Struct):
     promised_tokens: int = 0  # what it finds of its prompt once that one is done
     load_tokens: int = 0  # of the copy that is to be ordered yet, for those who choose by them
     load_hashes: Sequence[int] = ()  # the blocks of those
+    idle_blocks: int = 0  # found in HBM with nobody holding them: its admission takes them as well
+    family: int = 0  # the first block of its prompt: one who holds it holds what is idle
 
     @property
     def prefill_left(self) -> int:

@@ -179,6 +179,13 @@ class Lookahead:
             usable_after = self._unordered_fetch_seconds(state.disk_tokens, disk_backlog, engine)
         if state.copies or state.waits_on:
             usable_after = max(usable_after, self.copies_left_seconds(state, moment))
+        held = self._requests.held
+        idle = 0
+        if holds:
+            blocks -= held.held(arrived.block_hashes, prompt // block, by=2)
+        else:
+            in_hbm = max(0, found - state.host_tokens) // block
+            idle = in_hbm - held.held(arrived.block_hashes, in_hbm)
         return Job(
             arrived.request_id,
             prompt_tokens=prompt,
@@ -191,6 +198,8 @@ class Lookahead:
             blocks_held=blocks if holds else 0,
             leader=state.leader,
             promised_tokens=will_find,
+            idle_blocks=idle,
+            family=arrived.block_hashes[0] if arrived.block_hashes else 0,
         )
 
     def _unordered_fetch_seconds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from kvready.advisor.held_blocks import HeldBlocks
 from kvready.advisor.inventory import TIERS
 from kvready.advisor.waits import Interval, Timeline
 from kvready.collectors.records import (
@@ -153,6 +154,7 @@ class RequestTracker:
     def __init__(self) -> None:
         self.live: OrderedDict[str, RequestState] = OrderedDict()
         self.copies: OrderedDict[int, Copy] = OrderedDict()
+        self.held = HeldBlocks()
         self.shed = 0  # live requests forgotten at the bound
         self.unknown = 0  # records about requests that arrived before we attached
         # Copies whose end came before their order: the two are on different sockets.
@@ -181,7 +183,9 @@ class RequestTracker:
         if len(self.live) < MAX_LIVE_REQUESTS:
             return []
         self.shed += 1
-        return [self.live.popitem(last=False)[1]]
+        request_id, state = self.live.popitem(last=False)
+        self.held.release(request_id)
+        return [state]
 
     def decide(self, record: LoadDecided) -> Copy:
         """A copy was ordered for a request."""
@@ -189,6 +193,7 @@ class RequestTracker:
         state = self.live.get(record.request_id)
         if state is not None and not copy.is_backup and len(state.copies) < MAX_COPIES_PER_REQUEST:
             state.copies.append(copy)
+            self._hold(state)
         return copy
 
     def make_room_for_copy(self) -> list[int]:
@@ -259,6 +264,7 @@ class RequestTracker:
             state.scheduled = record
         if not state.is_running:
             state.computing.append([record.scheduled_seconds, None])
+            self._hold(state)
         state.computed_tokens = record.hbm_tokens + record.loaded_tokens
         return state
 
@@ -268,6 +274,7 @@ class RequestTracker:
         if state is not None and state.is_running:
             state.computing[-1][1] = record.preempted_seconds
             state.computed_tokens = 0
+            self.held.release(record.request_id)
 
     def advance(self, batch: BatchPlanned) -> None:
         """A batch finished: its members' tokens are computed."""
@@ -288,6 +295,7 @@ class RequestTracker:
 
     def finish(self, request_id: str) -> RequestState | None:
         """A request ended; it is forgotten."""
+        self.held.release(request_id)
         return self.live.pop(request_id, None)
 
     def suspect_all(self) -> None:
@@ -306,6 +314,8 @@ class RequestTracker:
             return []
         gone = [self.live.pop(name) for name in sorted(self._suspects) if name in self.live]
         self._suspects.clear()
+        for state in gone:
+            self.held.release(state.arrived.request_id)
         return gone
 
     def forget_all(self) -> list[str]:
@@ -313,6 +323,10 @@ class RequestTracker:
         gone = list(self.live)
         self.live.clear()
         self.copies.clear()
+        self.held.clear()
         self._early.clear()
         self._suspects.clear()
         return gone
+
+    def _hold(self, state: RequestState) -> None:
+        self.held.hold(state.arrived.request_id, state.arrived.block_hashes)

@@ -53,6 +53,9 @@ class SchedulerState:
         self._link_free_seconds = link.busy_seconds
         self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._to_load: list[Job] = []
+        # By family, idle blocks that an admission took: the next of it finds them held. That they
+        # fall idle again while others wait is left out.
+        self._woken: dict[int, int] = {}
         self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
         # Whose copy brings the blocks that begin with this one: others wait for it, as vLLM's do.
         self._owners = {
@@ -95,7 +98,7 @@ class SchedulerState:
             if self._parks and job.load_seconds > 0.0 and self._waits_for_another(job, now):
                 place += 1
                 continue
-            if job.blocks_needed > self._free_blocks:
+            if self._blocks_taken(job) > self._free_blocks:
                 break  # nobody overtakes the head of the queue
             self._take_blocks(job)
             if job.load_seconds > 0.0:
@@ -278,7 +281,7 @@ class SchedulerState:
             return False
         for job in self.waiting:
             self.work += 1
-            fits = job.blocks_needed <= self._free_blocks
+            fits = self._blocks_taken(job) <= self._free_blocks
             if fits and (job.usable_after_seconds <= now or not self._parks):
                 return True
         return False
@@ -295,10 +298,19 @@ class SchedulerState:
             self._admit(job, 0.0)
             job.context_tokens = found[job.request_id]
 
+    def _blocks_taken(self, job: Job) -> int:
+        """Of the free ones, by its admission: new blocks, and what it finds that nobody holds."""
+        if not job.idle_blocks:
+            return job.blocks_needed
+        return job.blocks_needed + max(0, job.idle_blocks - self._woken.get(job.family, 0))
+
     def _take_blocks(self, job: Job) -> None:
-        self._free_blocks -= job.blocks_needed
-        job.blocks_held += job.blocks_needed
-        job.blocks_needed = 0
+        taken = self._blocks_taken(job)
+        self._free_blocks -= taken
+        job.blocks_held += taken
+        if job.idle_blocks:
+            self._woken[job.family] = max(job.idle_blocks, self._woken.get(job.family, 0))
+        job.blocks_needed = job.idle_blocks = 0
 
     def _admit(self, job: Job, now: float) -> None:
         job.running = True
