@@ -33,6 +33,10 @@ from kvready.collectors.records import BatchMember, BatchPlanned, Tier
 MAX_TAPE_BATCHES = 2_048
 MAX_TAPE_REQUESTS = 512
 EPISODE_SECONDS = 30.0
+# An engine asks its mover before it ends a step: what is done later is seen a pass later (on the
+# bundled recordings nothing younger than 2.3 ms was seen, and all that was older).
+POLL_SECONDS = 3e-3
+NEXT_PASS_SECONDS = 1e-6
 
 SETTINGS = {
     Candidate.DEDUP: Settings(balance=False),
@@ -47,6 +51,7 @@ class Compared(StrEnum):
     DIFFERENT = "different"
     NO_CHOICE = "no_choice"  # nobody waits for a load or for another's prefix
     IN_EPISODE = "in_episode"  # its state is not the one that the policy would be in
+    TOO_MANY = "too_many"  # live requests: shed
 
 
 class Voided(StrEnum):
@@ -106,11 +111,11 @@ class Shadow:
                 tape.batch(batch)
             return
         self._tape = None
-        if not self._has_choice(queue, moment):
+        if len(self._requests.live) > MAX_TAPE_REQUESTS:
+            self._totals.compared[Compared.TOO_MANY] += 1
+        elif not self._has_choice(queue, moment):
             self._totals.compared[Compared.NO_CHOICE] += 1
-            return
-        start = self._start(batch, queue, moment)
-        if start is not None and len(start.jobs) <= MAX_TAPE_REQUESTS:
+        elif (start := self._start(batch, queue, moment)) is not None:
             self._tape = Tape(start, batch)
 
     def batch_finished(self, finished_seconds: float) -> None:
@@ -163,9 +168,12 @@ class Shadow:
         if start is None:
             return None
         self._renew(start.jobs, queue, moment)
+        taken = {member.request_id for member in batch.members}
+        for job in start.jobs:
+            if not job.running and job.request_id not in taken:
+                self._unsee_young_copies(job, batch.planned_seconds)
         if batch.free_blocks is None:
             return start
-        taken = {member.request_id for member in batch.members}
         needed = sum(j.blocks_needed for j in start.jobs if not j.running and j.request_id in taken)
         limits = msgspec.structs.replace(start.limits, free_blocks=batch.free_blocks + needed)
         return msgspec.structs.replace(start, limits=limits)
@@ -187,6 +195,13 @@ class Shadow:
             in_hbm = (waiting.context_tokens - waiting.load_tokens) // block_tokens
             job.blocks_held = 0
             job.blocks_needed = -(-(job.prompt_tokens + job.output_left) // block_tokens) - in_hbm
+
+    def _unsee_young_copies(self, job: Job, planned_seconds: float) -> None:
+        """A copy that was done just before the pass, or since, and that the pass did not see."""
+        for copy in self._requests.live[job.request_id].copies:
+            ready = copy.ready_seconds
+            if ready is not None and ready > planned_seconds - POLL_SECONDS:
+                job.usable_after_seconds = max(job.usable_after_seconds, NEXT_PASS_SECONDS)
 
     def _judge_pass(self) -> None:
         """Whether some policy would have decided the pass at hand otherwise."""

@@ -60,9 +60,9 @@ def saving_text(saving: Saving) -> str:
         return "no benefit expected: it never decided otherwise"
     where = f"{saving.episodes} episodes, {saving.requests} requests"
     if saving.verdict is Verdict.TOO_FEW:
-        return f"not shown: too few episodes tell ({where})"
+        return f"too few episodes to tell ({where})"
     if saving.verdict is Verdict.UNPROVEN and saving.candidate is not Candidate.PLACEBO:
-        return f"not shown: the placebo does not read zero ({where})"
+        return f"not shown until the placebo reads zero ({where})"
     told = (
         f"{_bounded(saving.ttft)} of waiting, {_bounded(saving.busy)} of engine time saved; {where}"
     )
