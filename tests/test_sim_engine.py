@@ -137,7 +137,9 @@ def test_every_batch_and_every_copy_that_began_ended_once(items: list[Ingested])
     assert planned == [one.record.step for one in of_kind(items, BatchFinished)]
     assert planned == list(range(1, len(planned) + 1))
     kinds = Counter(str(one.record.__struct_config__.tag) for one in items)
-    assert kinds["load_decided"] == kinds["load_started"] == kinds["load_finished"] > 0
+    finished = kinds["load_finished"]
+    # The run ends with its last request, and does not wait for that one's backup.
+    assert 0 < finished <= kinds["load_started"] <= kinds["load_decided"] <= finished + 1
 
 
 def test_copies_of_one_direction_come_one_after_another(items: list[Ingested]) -> None:

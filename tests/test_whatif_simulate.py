@@ -162,13 +162,22 @@ def test_the_longest_prefix_goes_first_where_the_engine_says_so() -> None:
     assert longest[2].first_token_seconds < longest[1].first_token_seconds
 
 
-def test_a_selective_backup_waits_for_the_second_use() -> None:
+def test_a_selective_backup_waits_for_the_second_insertion() -> None:
     twice = workload(ask("a", 0.0, CHAIN), ask("b", 2.0, CHAIN))
     for backup, copied in ((Backup.EVERY, 1), (Backup.SELECTIVE, 1), (Backup.EVICTED, 0)):
         link = simulate(twice, engine(backup=backup)).backup_link
         assert link.payload_bytes == copied * len(CHAIN) * BLOCK_TOKENS * TOKEN_BYTES
-    once = workload(ask("a", 0.0, CHAIN))
-    assert simulate(once, engine(backup=Backup.SELECTIVE)).backup_link.copies == 0
+    # A request inserts after its prefill and, where it decodes at all, once more at its end.
+    for output, copies in ((1, 0), (2, 1)):
+        once = workload(ask("a", 0.0, CHAIN, output=output))
+        assert simulate(once, engine(backup=Backup.SELECTIVE)).backup_link.copies == copies
+
+
+def test_a_chain_never_used_twice_within_hbm_still_reaches_the_host() -> None:
+    # HBM holds one of the two chains, so each use of the other evicts it.
+    turns = workload(*(ask(f"r{n}", 2.0 * n, (CHAIN, OTHER)[n % 2]) for n in range(6)))
+    outcome = simulate(turns, engine(hbm_tokens=256, backup=Backup.SELECTIVE))
+    assert all(row.host_tokens > 0 for row in outcome.requests[2:])
 
 
 def test_what_is_written_back_can_be_loaded() -> None:

@@ -119,6 +119,10 @@ class Cache:
     def finished(self, live: LiveRequest) -> list[int]:
         """It leaves: its blocks, its output's too, stay until evicted. Returns those to back up."""
         backups = self._brought(live, live.request.output_blocks)
+        if self._backup is Backup.SELECTIVE and live.request.output_tokens > 1:
+            # SGLang's counter goes up on every insertion, and a request that decodes inserts what
+            # it computed twice: after its prefill, and at its end.
+            backups += self._used(live.new_blocks)
         self.hbm.release(live.held_blocks)
         self.private_tokens -= live.private_tokens
         live.held_blocks = []

@@ -16,7 +16,7 @@ class Backup(StrEnum):
     """When a block computed in HBM is copied to host memory."""
 
     EVERY = "write_through"
-    SELECTIVE = "write_through_selective"  # from its second use, the paper's default
+    SELECTIVE = "write_through_selective"  # from its second insertion, the paper's default
     EVICTED = "write_back"
 
 
