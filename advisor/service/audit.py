@@ -1,8 +1,8 @@
 """The audit: every move of a policy as a line of a hash chain, in files that are bounded.
 
 A line is handed to the operating system whole before anything else happens, and forced to the disk
-at once or with the next tick: what was verified survives a killed process, and a power cut but for
-the last second. A write that fails is undone and counted; whoever calls keeps the entry.
+within a second by a thread of its own: what was verified survives a killed process, and a power cut
+but for that last second. A write that fails is undone and counted; whoever calls keeps the entry.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,6 +45,8 @@ class Audit:
         self._descriptor: int | None = None
         self._is_synced = True
         self._synced_seconds = float("-inf")
+        self._syncing: Future[None] | None = None
+        self._aside = ThreadPoolExecutor(1, "audit-sync")  # no thread until the first entry
 
     def open(self) -> None:
         """Go on where the last run ended; a torn tail is cut off, and the next entry says so."""
@@ -81,24 +84,29 @@ class Audit:
             self._write("rotated", {"reason": "the file reached its bound"})
         return self._write(event, fields)
 
-    def sync(self, force: bool = False) -> None:
-        """Force to the disk what is not there yet, at most once a second."""
+    def sync(self) -> None:
+        """Have what is new forced to the disk, aside: a disk may take seconds. OSError of before.
+
+        At most once a second; a caller that ticks leaves nothing behind for longer.
+        """
+        if self._syncing is not None:
+            if not self._syncing.done():
+                return
+            syncing, self._syncing = self._syncing, None
+            syncing.result()
         now = time.monotonic()
-        if self._is_synced or self._descriptor is None:
+        is_due = now - self._synced_seconds >= SYNC_SECONDS
+        if self._descriptor is None or self._is_synced or not is_due:
             return
-        if force or now - self._synced_seconds >= SYNC_SECONDS:
-            os.fsync(self._descriptor)
-            self._is_synced = True
-            self._synced_seconds = now
+        self._is_synced = True
+        self._synced_seconds = now
+        self._syncing = self._aside.submit(_sync, os.dup(self._descriptor))
 
     def close(self) -> None:
         """Safe twice."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync(descriptor)
 
     def _write(self, event: str, fields: dict[str, object]) -> AuditEntry:
         assert self._descriptor is not None
@@ -152,7 +160,6 @@ class Audit:
         return bool(found.st_nlink) and found.st_size == self.chain.good_bytes
 
     def _rotate(self) -> None:
-        self.sync(force=True)
         current = self.folder / FILE
         os.replace(current, self._free_name(self.chain.last_sequence))
         self.close()
@@ -213,9 +220,13 @@ def _torn(path: Path, chain: Chain) -> str:
     return f"a torn tail of {len(cut)} bytes (sha256 {digest}...) was cut off"
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(descriptor: int) -> None:
+    """Force a file to the disk, and let go of it."""
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    _sync(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

@@ -25,7 +25,7 @@ from kvready.advisor.modes import Transition
 from kvready.advisor.policies import Mode, Policy
 from kvready.advisor.restoring import at_most, kept_state, with_audit
 from kvready.advisor.service.audit import Audit, tail
-from kvready.advisor.service.store import PolicyStore
+from kvready.advisor.service.store import Answer, PolicyStore
 from kvready.advisor.verdicts import GateReport
 from kvready.advisor.version import VERSION
 from kvready.collectors.errors import ServiceError
@@ -73,13 +73,16 @@ class Keeper:
         known = self._try(STORE, self.store.states) or []
         sequence = self._try(STORE, self.store.audit_sequence) or 0
         told = self._try(AUDIT, lambda: tail(self.folder, MAX_LOOKED_AT)) or []
-        kept = at_most(with_audit(known, told, sequence, time.time()), starts)
-        self.note("started", reason=f"{len(kept)} states restored")
+        found = with_audit(known, told, sequence, time.time())
+        kept = at_most(found, starts)
+        lowered = sum(one not in found for one in kept)
+        self.note("started", reason=f"{len(found)} states restored, {lowered} set by settings")
         return PoliciesRestored(policies=tuple(kept), auto_promote=tuple(auto_promote))
 
     def follow(self, control: ControlPlane) -> None:
-        """The control plane whose states are kept."""
+        """The control plane whose states are kept, from the next tick on."""
         self._control = control
+        self._states_due = True
 
     def heard(self, transition: Transition) -> None:
         """A policy moved. Never raises for a disk."""
@@ -119,6 +122,18 @@ class Keeper:
             self.lost_entries += 1
         self._entries.append((event, {"config_digest": self._config_digest, **fields}))
         self._flush()
+
+    def answer(self, key: str) -> Answer | None:
+        """What a command with this idempotency key was answered, as far as the store tells."""
+        return self._try(STORE, lambda: self.store.answer(key))
+
+    def reports(self, policy: str, limit: int) -> list[GateReport]:
+        """The latest gate reports of a policy, newest first."""
+        return self._try(STORE, lambda: self.store.reports(policy, limit)) or []
+
+    def keep_answer(self, key: str, asked: str, body: bytes) -> None:
+        """Remember what a command was answered."""
+        self._try(STORE, lambda: self.store.keep_answer(key, asked, body))
 
     def tick(self, now_seconds: float) -> KeepingChanged | None:
         """Try again what failed; what to tell the control plane, where that changed."""
