@@ -20,7 +20,8 @@ from kvready.advisor.shadow import Shadow, ShadowTotals
 from kvready.advisor.shadow_feed import ShadowFeed
 from kvready.advisor.steps import StepTimeline
 from kvready.advisor.totals import Totals
-from kvready.advisor.waits import split_wait
+from kvready.advisor.waits import WaitState, split_wait
+from kvready.advisor.window_tracker import WindowTracker
 from kvready.collectors.records import (
     BatchFinished,
     BatchPlanned,
@@ -51,7 +52,9 @@ class Shared:
         priors: LoadPriors = NO_PROFILE,
         on_forecast: OnForecast | None = None,
         compute_prior: ComputePrior = GENERIC_PRIOR,
+        windows: WindowTracker | None = None,
     ) -> None:
+        self.windows = windows or WindowTracker()
         self.inventory = Inventory()
         self.ledger = Ledger()
         self.totals = Totals()
@@ -96,6 +99,7 @@ class EngineRank:
             self.hits.pending,
             rank,
         )
+        self._windows = shared.windows
         self._inventory = shared.inventory
         self._totals = shared.totals
         self._traffic = shared.traffic
@@ -162,6 +166,7 @@ class EngineRank:
             self.hits.arrive(state)
         else:
             self._totals.unknown_residency += 1
+        self._windows.arrived(self.rank, state, moment[1])
         self.shadow.arrived(state, moment)
         self.forecaster.arrived(state, moment)
 
@@ -230,6 +235,8 @@ class EngineRank:
         self._totals.first_tokens += 1
         for name, seconds in wait.items():
             self._totals.wait_seconds[name] += seconds
+        queued = wait.get(WaitState.QUEUE, 0.0)
+        self._windows.first_token(self.rank, record.request_id, whole, queued)
         self.hits.first_token(state, record, wait)
         self.shadow.first_token(record.request_id)
 
@@ -244,6 +251,7 @@ class EngineRank:
         self._totals.requests[record.outcome] += 1
         state = self.requests.finish(record.request_id)
         if state is not None:
+            self._windows.finished(self.rank, state, record)
             self._forget(state, moment)
 
     def _forget(self, state: RequestState, moment: Moment) -> None:

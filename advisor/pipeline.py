@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvready.advisor.asking import Readiness
+from kvready.advisor.canary_watch import CanaryWatch
 from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.contract import Evidence
 from kvready.advisor.control import ControlPlane
@@ -16,6 +17,7 @@ from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.evidence import is_simulated
 from kvready.advisor.forecast_writer import Moment, OnForecast
+from kvready.advisor.gatekeeper import Gatekeeper
 from kvready.advisor.interference import BatchKind, Slowdown
 from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
@@ -72,7 +74,14 @@ class Pipeline:
         `on_forecast` hears of each forecast as it is written, before the next record;
         `on_transition` of each move of a policy, `on_report` of each gate report.
         """
-        self._shared = Shared(on_pair or _ignore, priors, on_forecast, compute_prior)
+        self._on_transition = on_transition
+        self.control = ControlPlane(self._moved, on_report)
+        self.canaries = CanaryWatch(lambda: self.control.states)
+        self.gates = Gatekeeper(self.canaries)
+        self._on_pair = on_pair or _ignore
+        self._shared = Shared(
+            self._settled, priors, on_forecast, compute_prior, self.canaries.tracker
+        )
         self.priors = priors
         self.compute_prior = compute_prior
         self.inventory = self._shared.inventory
@@ -83,7 +92,6 @@ class Pipeline:
         self.outside = Outside(self.inventory, self.totals)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
-        self.control = ControlPlane(on_transition, on_report)
         self.moment: Moment = (0, 0.0)  # of the last record
         self.shed_records = 0  # of ranks beyond the bound
         self.refused_records = 0  # with figures that no engine can have meant
@@ -99,6 +107,11 @@ class Pipeline:
             return
         self.ledger.expire(item.received_seconds)
         self.moment = moment = (item.ingest, item.received_seconds)
+        self.gates.before(item)
+        self._take(item, moment)
+        self.gates.after(item, self)
+
+    def _take(self, item: Ingested, moment: Moment) -> None:
         match item.record:
             case Observed() as seen:
                 rank = self._rank(seen.rank)
@@ -124,6 +137,7 @@ class Pipeline:
                 for rank in self.ranks.values():
                     rank.tick(moment)
                 self.outside.tick(tick, item.received_seconds)
+                self.canaries.tracker.tick(item.received_seconds)
             case RequestReported() as report:
                 self.outside.report(report, item.received_seconds)
             case PromptTokensReported() as step:
@@ -189,6 +203,10 @@ class Pipeline:
             for tap, state in self.tap_states.items()
         )
 
+    def _settled(self, pair: Pair) -> None:
+        self.gates.settle(pair)
+        self._on_pair(pair)
+
     def _rank(self, rank: int) -> EngineRank | None:
         found = self.ranks.get(rank)
         if found is None:
@@ -197,6 +215,11 @@ class Pipeline:
                 return None
             found = self.ranks[rank] = EngineRank(rank, self._shared)
         return found
+
+    def _moved(self, transition: Transition) -> None:
+        self.canaries.moved(transition)
+        if self._on_transition is not None:
+            self._on_transition(transition)
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
         self.outside.tap_status(status)
@@ -208,6 +231,7 @@ class Pipeline:
             self.tap_states[status.tap] = status.state
             self._tap_ranks[status.tap] = status.rank
         if status.event is TapEvent.DROPPED and status.tap == OBSERVER_TAP:
+            self.canaries.tracker.disturbed("records lost")
             for each in self.ranks.values():  # our own queue was full: of whose records, who knows
                 each.requests.suspect_all()
                 each.shadow.lost()
@@ -219,8 +243,10 @@ class Pipeline:
         if rank is None:
             return
         if status.event is TapEvent.EPOCH:
+            self.canaries.tracker.disturbed("engine restarted")
             rank.restart(moment)
         elif status.event in (TapEvent.GAP, TapEvent.DROPPED):
+            self.canaries.tracker.disturbed("records lost")
             rank.requests.suspect_all()
             rank.shadow.lost()
 
