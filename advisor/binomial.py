@@ -14,7 +14,10 @@ def share_bounds(hits: int, trials: int, alpha: float) -> tuple[float, float]:
     share, square = hits / trials, z * z / trials
     centre = share + square / 2.0
     reach = z * math.sqrt(share * (1.0 - share) / trials + square / (4.0 * trials))
-    return max(0.0, (centre - reach) / (1.0 + square)), min(1.0, (centre + reach) / (1.0 + square))
+    # At the ends one bound is the share itself; rounding must not put it on the other side.
+    low = (centre - reach) / (1.0 + square) if hits else 0.0
+    high = (centre + reach) / (1.0 + square) if hits < trials else 1.0
+    return low, high
 
 
 def tail_probability(hits: int, trials: int, share: float) -> float:
