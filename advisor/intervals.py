@@ -6,7 +6,7 @@ offset from it (this shape is predicted badly) and what is left, in units of the
 spread. All cells share one window of those standard scores, so a cell with few outcomes has a
 range at once; one with many outcomes uses more and more of its own. Level, offset and spread are
 those of the moment of the forecast, so the standard scores are out of sample, and their ranks give
-split-conformal bounds. Each cell's two tails then adapt to how often they missed (ACI).
+split-conformal bounds, no further off than any prediction of the target has been of late. Each cell's two tails then adapt to how often they missed (ACI).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ADAPT_RATE = 0.01  # of a tail, per outcome
 NARROWEST_TAIL = 0.08  # of the nominal one
 WIDEST_TAIL = 3.0
 
-FLOOR_SECONDS = 1e-4  # added to both sides of the ratio: nothing is predicted finer than this
+FLOOR_SECONDS = 5e-3  # added to both sides of the ratio: a fifth of what a prediction may be off
 SMALLEST_SPREAD = 0.01
 LARGEST_SCORE = math.log(1_000.0)
 PRIOR_FACTOR = 4.0  # before any outcome the truth is held to lie within so many times, either way
@@ -64,6 +64,7 @@ class Intervals:
         self._levels = RollingScores(LEVEL_WINDOW)
         self._standard = RollingScores(WINDOW, SEEDS)
         self._unlevelled = RollingScores(WINDOW)  # standard scores but for the level: for drift
+        self._scores = RollingScores(WINDOW)  # as they are: how far off anything has been
         self._cells: dict[str, Cell] = {}
         self._earned = 0.0
         self._outcomes = 0
@@ -89,9 +90,16 @@ class Intervals:
         corrected = self._earned > 0.0
         if not corrected:
             middle = 0.0
+        centre = proposed if corrected else 0.0
+        if len(self._scores) >= MIN_OWN_SCORES:
+            # An outlier of a finely predicted shape counts many spreads: in those of a coarse one
+            # it would be a factor of hundreds. So far off nothing has been.
+            rarest = NARROWEST_TAIL * self.tail
+            low = max(low, (self._scores.lower(rarest) - centre) / spread)
+            high = min(high, (self._scores.upper(rarest) - centre) / spread)
         return Frame(
             proposed,
-            proposed if corrected else 0.0,
+            centre,
             spread,
             min(low, middle),
             middle,
@@ -118,6 +126,7 @@ class Intervals:
         rank = self._unlevelled.rank((score - offset) / frame.spread)
         places = [
             _put(self._levels, offset, 1.0, score),
+            _put(self._scores, 0.0, 1.0, score),
             _put(self._unlevelled, offset, frame.spread, score),
             _put(self._standard, frame.centre, frame.spread, score),
             _put(cell.standard, frame.centre, frame.spread, score),

@@ -146,8 +146,20 @@ def test_where_all_errors_are_alike_cells_cost_little() -> None:
 
 
 def test_before_evidence_the_interval_is_the_stated_guess() -> None:
-    low, p50, high = bounds(Intervals(prior_factor=6.0).around("any", 0.3))
-    assert (p50 / low, p50, high / p50) == pytest.approx((6.0, 0.3, 6.0), rel=0.01)
+    low, p50, high = bounds(Intervals(prior_factor=6.0).around("any", 30.0))
+    assert (p50 / low, p50, high / p50) == pytest.approx((6.0, 30.0, 6.0), rel=0.01)
+
+
+def test_no_bound_lies_far_beyond_the_largest_error_ever_seen() -> None:
+    """An outlier of a finely predicted shape is many spreads away; so far from a coarse one's
+    prediction nothing has been."""
+    intervals, outlier = Intervals(), 3.0
+    for number in range(200):
+        intervals.around("fine", 1.0).settle(outlier if number % 10 == 3 else 1.0)
+        if number >= 190:
+            intervals.around("coarse", 1.0).settle((0.7, 1.0, 1.4)[number % 3])
+    _, _, high = bounds(intervals.around("coarse", 1.0))
+    assert 1.4 <= high <= 1.25 * outlier
 
 
 def test_a_shape_without_outcomes_has_the_intervals_of_the_others() -> None:
