@@ -6,7 +6,8 @@ offset from it (this shape is predicted badly) and what is left, in units of the
 spread. All cells share one window of those standard scores, so a cell with few outcomes has a
 range at once; one with many outcomes uses more and more of its own. Level, offset and spread are
 those of the moment of the forecast, so the standard scores are out of sample, and their ranks give
-split-conformal bounds, no further off than any prediction of the target has been of late. Each cell's two tails then adapt to how often they missed (ACI).
+split-conformal bounds, no further off than any prediction of the target has been of late. Each
+cell's two tails then adapt to how often they missed (ACI).
 """
 
 from __future__ import annotations
