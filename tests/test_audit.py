@@ -166,7 +166,7 @@ def test_a_full_disk_takes_no_half_line(folder: Path) -> None:
     room = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (before.good_bytes + 50, room[1]))
     try:
-        with pytest.raises(OSError, match="large|part of a line"):
+        with pytest.raises(OSError, match=r"large|part of a line"):
             audit.append("moved")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, room)

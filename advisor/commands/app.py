@@ -8,6 +8,7 @@ import typer
 
 from kvready.advisor.commands import (
     attach,
+    audit,
     calibrate,
     evaluate,
     live,
@@ -37,6 +38,7 @@ app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
 app.command("evaluate")(evaluate.evaluate)
 app.command("whatif")(whatif.whatif)
+app.add_typer(audit.app, name="audit")
 app.command("share")(recorded.share)
 app.command("demo")(recorded.demo)
 app.command("settings")(shown.settings)

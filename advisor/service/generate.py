@@ -17,6 +17,7 @@ from kvready.advisor import contract_schema
 from kvready.advisor.commands.app import app as command_line
 from kvready.advisor.engine_hazards import ENGINE_HAZARDS
 from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.service import policy_document
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.catalogue import CATALOGUE, CONFIGURED, IDENTITY, Label, Metric
 from kvready.advisor.service.sidecar import Sidecar
@@ -41,6 +42,7 @@ def documents() -> dict[str, str]:
         "metrics.md": metrics(),
         "settings.md": settings(),
         "cli.md": commands(),
+        "policies.md": NOTE + "\n" + policy_document.policies(),
         "vllm-counters.md": vllm_counters(),
         "readiness.schema.json": json.dumps(contract_schema.document(), indent=1) + "\n",
     }
