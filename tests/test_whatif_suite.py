@@ -106,7 +106,8 @@ def test_every_case_is_a_scenario_in_every_setting() -> None:
 def test_reasons_are_of_claims_that_are_predictions() -> None:
     for name, reason in REASONS.items():
         assert CLAIMS[name].kind is Kind.PREDICTION
-        assert reason
+        assert reason.verdict in list(Verdict)
+        assert reason.text
 
 
 def claim_within(low: float, high: float) -> Claim:

@@ -71,11 +71,8 @@ def whatif(
         return
     study = studied(asked)
     _check_outputs(study, plot, html)
-    try:
+    with _interruptible():
         runs = _run(study, jobs, ray)
-    except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     _show(study, runs, plot, html, as_json)
 
 
@@ -90,12 +87,8 @@ def _hold(jobs: int, as_json: bool) -> None:
     from kvready.advisor.whatif.suite.study import held, tasks
     from kvready.advisor.whatif.suite.text import print_held
 
-    try:
-        with _progress(len(tasks())) as told:
-            result = held(jobs, told)
-    except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    with _interruptible(), _progress(len(tasks())) as told:
+        result = held(jobs, told)
     if as_json:
         typer.echo(msgspec.json.encode(result))
     else:
@@ -142,6 +135,15 @@ def _show(
     written = [str(file) for file in (plot, html) if file is not None]
     if written:
         typer.echo(f"\nwrote {' and '.join(written)}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

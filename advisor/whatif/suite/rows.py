@@ -83,6 +83,7 @@ def _why(claim: Claim, found: Measured, verdict: Verdict | None) -> list[str]:
             told.append("a wide range, so a weak agreement")
     elif low is not None and claim.high is not None:
         told.append("ours is above in all of them" if low > claim.high else "ours is below in all")
-    if verdict is Verdict.MISSED and claim.name in REASONS:
-        told.append(REASONS[claim.name])
+    reason = REASONS.get(claim.name)
+    if reason is not None and reason.verdict == verdict.value:
+        told.append(reason.text)
     return told
