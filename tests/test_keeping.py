@@ -17,16 +17,24 @@ import msgspec
 import pytest
 from gate_reports import gate_report
 
-from kvready.advisor.control import ControlPlane
+from kvready.advisor.control import Control, ControlPlane
 from kvready.advisor.modes import CLEAN_WINDOWS, Refusal, Transition
+from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.policies import Hazard, Mode, Overlay, Policy, PolicyState
 from kvready.advisor.service import store as store_module
 from kvready.advisor.service.audit import tail, verify
 from kvready.advisor.service.keeping import Keeper
 from kvready.advisor.service.store import BROKEN, FILE, PolicyStore
-from kvready.collectors.commanded import PolicyAction
+from kvready.collectors.commanded import PolicyAction, RestoredPolicy
 from kvready.collectors.errors import ServiceError
-from kvready.collectors.records import KeepingChanged, PolicyCommanded
+from kvready.collectors.recorder import Recorder
+from kvready.collectors.records import (
+    Ingested,
+    KeepingChanged,
+    KillSwitched,
+    PoliciesRestored,
+    PolicyCommanded,
+)
 
 
 class Life:
@@ -321,3 +329,37 @@ def test_a_killed_sidecar_finds_its_policies_where_they_were(tmp_path: Path) -> 
 @pytest.mark.soak
 def test_the_same_two_hundred_times(tmp_path: Path) -> None:
     check_kills(tmp_path, 200)
+
+
+def test_a_replay_makes_the_same_moves(tmp_path: Path) -> None:
+    moves: list[list[Transition]] = [[], []]
+    items: list[Ingested] = []
+    live = Pipeline(on_transition=moves[0].append)
+
+    def forward(item: Ingested) -> None:
+        items.append(item)
+        live.ingest(item)
+
+    recorder = Recorder(forward)
+    for number, said in enumerate(_everything_said()):
+        recorder.said(said, 10.0 * number)
+        recorder.advance(10.0 * number, 1e9)
+    replayed = Pipeline(on_transition=moves[1].append)
+    for item in msgspec.json.decode(msgspec.json.encode(items), type=list[Ingested]):
+        replayed.ingest(item)
+    assert len(moves[0]) > 10
+    assert msgspec.json.encode(moves[0]) == msgspec.json.encode(moves[1])
+    assert replayed.control.states == live.control.states
+
+
+def _everything_said() -> Iterator[Control]:
+    kept = RestoredPolicy(policy="dedup", mode="enforce", revision=7)
+    yield PoliciesRestored(policies=(kept,), auto_promote=("balance",))
+    for action, mode in [*((PolicyAction.SET, mode) for mode in Mode), (PolicyAction.PAUSE, "")]:
+        yield PolicyCommanded(action=action, policy="balance", actor="ann", reason="because",
+                              mode=mode, forced=True)  # fmt: skip
+    yield KeepingChanged(failing=("store",))
+    yield PolicyCommanded(action=PolicyAction.RESUME, policy="dedup", actor="ann", reason="why")
+    yield KeepingChanged(failing=())
+    yield KillSwitched(held_by=("api",), actor="ann", reason="because")
+    yield KillSwitched(held_by=())

@@ -334,4 +334,4 @@ class PolicyMachine(RuleBasedStateMachine):
 
 
 TestPolicies = PolicyMachine.TestCase
-TestPolicies.settings = settings(max_examples=200, stateful_step_count=40)
+TestPolicies.settings = settings(max_examples=120, stateful_step_count=40)
