@@ -68,7 +68,7 @@ def checked(evidence: GateEvidence) -> tuple[tuple[Check, ...], Finding | None]:
         *harm_checks(evidence),
         *bitwise_checks(evidence),
     )
-    return checks[:MAX_CHECKS], finding
+    return tuple(_exact(check) for check in checks[:MAX_CHECKS]), finding
 
 
 def combined(checks: Sequence[Check]) -> Verdict:
@@ -116,7 +116,7 @@ def report_of(evidence: GateEvidence, row: Row, subject: Subject, basis: Basis) 
         mode=subject.mode,
         policy_version=subject.version,
         made_ingest=subject.ingest,
-        made_seconds=subject.seconds,
+        made_seconds=float(subject.seconds),
         checks=checks,
         verdict=verdict,
         conditions=conditions,
@@ -127,6 +127,16 @@ def report_of(evidence: GateEvidence, row: Row, subject: Subject, basis: Basis) 
         finding=finding if fails else None,
     )
     return msgspec.structs.replace(report, report_id=digest_of(report))
+
+
+def _exact(check: Check) -> Check:
+    """With figures as they are read back: a count is spelled as a number with a point too."""
+    figures = {
+        name: float(value)
+        for name in ("value", "at_least", "at_most")
+        if (value := getattr(check, name)) is not None
+    }
+    return msgspec.structs.replace(check, **figures)
 
 
 def report_bytes(report: GateReport) -> bytes:

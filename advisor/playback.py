@@ -13,6 +13,7 @@ from kvready.advisor.contract import Evidence
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import LoadPriors
 from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.verdicts import GateReport
 from kvready.collectors.recording import (
     Provenance,
     Recording,
@@ -59,8 +60,10 @@ def play(
     path: Path,
     on_pair: Callable[[Pair, bytes], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    on_report: Callable[[GateReport], None] | None = None,
 ) -> Playback:
-    """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records.
+    """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records,
+    `on_report` each gate report.
 
     Loads and compute start from what those of the recorded run started from. Raises
     `RecordingError` for a file that is no recording.
@@ -78,6 +81,7 @@ def play(
         settled,
         LoadPriors.of_told(header.load_start),
         compute_prior=ComputePrior.of_told(header.compute_start),
+        on_report=on_report,
     )
     records = 0
     for item in recording:

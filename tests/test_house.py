@@ -39,6 +39,7 @@ COMPOSING = frozenset(
     {
         "cli",
         "doctor_text",
+        "evidence_bundle",
         "kill_switch",
         "link_curves",
         "look_text",
