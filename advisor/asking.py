@@ -28,14 +28,14 @@ from kvready.advisor.holding import Holding
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import NOMINAL_COVERAGE
 from kvready.advisor.lookahead import EXTRAPOLATED
-from kvready.advisor.matching import Matcher
+from kvready.advisor.matching import LOWER_TIERS, Matcher
 from kvready.advisor.questions import ContentKeys, asked_of
 from kvready.advisor.ranges import NOTHING, Range
 from kvready.advisor.requests import RequestState
-from kvready.advisor.ways import Way, WayName
+from kvready.advisor.ways import WayName
 from kvready.collectors.asked import AskedCandidate
 from kvready.collectors.errors import ServiceError
-from kvready.collectors.records import ReadinessAsked, Tier
+from kvready.collectors.records import ReadinessAsked
 
 MAX_REMEMBERED_SHAPES = 4_096  # answers of one moment, by where the parts are
 # While requests are under way time changes what is foreseen; for so long it is not computed anew.
@@ -202,12 +202,14 @@ def ready_seconds(verdict: Verdict) -> Range | None:
     """The range of the way that was decided on; the engine's own loads what it can."""
     if verdict.decision is Decision.USE:
         return NOTHING
-    by_name: dict[str, Way] = {way.way: way for way in verdict.ways}
+    names = [str(verdict.decision)]
     if verdict.decision is Decision.ENGINES_WAY:
-        chosen = by_name.get(WayName.LOAD) or by_name.get(WayName.RECOMPUTE)
-    else:
-        chosen = by_name.get(verdict.decision)
-    return chosen.ready_seconds if chosen is not None else None
+        names = [WayName.LOAD, WayName.RECOMPUTE]
+    for name in names:
+        for way in verdict.ways:
+            if way.way == name:
+                return way.ready_seconds
+    return None
 
 
 def with_ids(answers: Answers, question: Question) -> Answers:
@@ -258,11 +260,12 @@ def _in_time(ready: Range | None, deadline_seconds: float | None) -> InTime | No
 
 def _tokens(holding: Holding) -> Tokens:
     lower = {portion.tier: portion.tokens for portion in holding.portions}
+    host, disk, remote = [lower.get(tier, 0) for tier in LOWER_TIERS]
     return Tokens(
         hbm=holding.hbm_tokens,
-        host=lower.get(Tier.HOST, 0),
-        disk=lower.get(Tier.DISK, 0),
-        remote=lower.get(Tier.REMOTE, 0),
+        host=host,
+        disk=disk,
+        remote=remote,
         in_flight=holding.in_flight_tokens,
         missing=holding.missing_tokens,
         unknown=holding.unknown_tokens,

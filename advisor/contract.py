@@ -111,7 +111,7 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     unknown: int = 0  # no tap tells; this is not missing
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known of one candidate. Seconds from the moment of the answer."""
 
     id: str

@@ -66,7 +66,7 @@ class BreakEven(msgspec.Struct, frozen=True, gc=False):
     tokens: int | None  # of a prefix in the nearest lower tier, within the candidate's own
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The decision with all it was made from."""
 
     decision: Decision
@@ -86,6 +86,7 @@ BY_WAY = {
     WayName.LOAD_AND_RECOMPUTE: (Decision.LOAD_AND_RECOMPUTE, Reason.SPLIT_SOONER),
     WayName.WAIT: (Decision.WAIT, Reason.IN_FLIGHT_SOONER),
 }
+PURE_WAYS = (WayName.LOAD, WayName.RECOMPUTE)
 
 
 def decide(
@@ -109,20 +110,24 @@ def decide(
     weighing = Weighing(holding, estimates, queue or estimates.queue_seconds())
     load, wait = weighing.by_load(), weighing.wait()
     recompute = weighing.recompute() if holding.recomputable else None
-    split = weighing.split()
-    other = weighing.run_other() if estimates.has_other_work(request_id) else None
+    split = other = tolerated = None
+    if load is not None:
+        split = weighing.split()
+        tolerated = is_tolerated(estimates.interference, tolerates)
+        if estimates.has_other_work(request_id):
+            other = weighing.run_other()
     offered = [option for option in (load, recompute, split, wait, other) if option]
-    tolerated = is_tolerated(estimates.interference, tolerates) if load else None
-    allowed = [load, split, wait] if tolerated is not False else [None if load else wait]
-    choices = [option for option in (*allowed, recompute) if option]
+    allowed = (load, split, wait, recompute) if tolerated is not False else (recompute,)
+    choices = [option for option in allowed if option]
     decision, reason = _choose(holding, weighing, choices, tolerated)
-    loading = {Decision.LOAD: load, Decision.LOAD_AND_RECOMPUTE: split}.get(decision)
-    if loading and other and _holds_up(loading.way):
-        decision, reason = Decision.RUN_OTHER, Reason.LINK_BUSY_RUN_OTHER
+    if other is not None:
+        loading = {Decision.LOAD: load, Decision.LOAD_AND_RECOMPUTE: split}.get(decision)
+        if loading and _holds_up(loading.way):
+            decision, reason = Decision.RUN_OTHER, Reason.LINK_BUSY_RUN_OTHER
     return Verdict(
         decision,
         reason,
-        tuple(option.way for option in offered),
+        tuple([option.way for option in offered]),
         break_even(holding, weighing, estimates) if load and recompute else None,
         estimates.interference if load else None,
         tolerated,
@@ -144,12 +149,15 @@ def _choose(
     if not choices:
         reason = Reason.NOT_TOLERATED if tolerated is False else Reason.UNKNOWN_LINK
         return Decision.NONE, reason
-    best = min(choices, key=lambda option: option.apart.p50)
     if len(choices) == 1:
-        return _only(holding, weighing, best, tolerated)
-    rivals = [option for option in choices if option is not best and not _is_part(option, best)]
-    if any(best.apart.high >= rival.apart.low for rival in rivals):
-        return Decision.ENGINES_WAY, Reason.INTERVALS_OVERLAP
+        return _only(holding, weighing, choices[0], tolerated)
+    best = min(choices, key=lambda option: option.apart.p50)
+    # A split beats its own pure ways by construction; their intervals overlap all the same.
+    parts = PURE_WAYS if best.way.way is WayName.LOAD_AND_RECOMPUTE else ()
+    high = best.apart.high
+    for rival in choices:
+        if high >= rival.apart.low and rival is not best and rival.way.way not in parts:
+            return Decision.ENGINES_WAY, Reason.INTERVALS_OVERLAP
     decision, reason = BY_WAY[best.way.way]
     load = weighing.load
     if decision is Decision.RECOMPUTE and load is not None:
@@ -176,14 +184,6 @@ def _only(
     return Decision.RECOMPUTE, Reason.NOTHING_RESIDENT
 
 
-def _is_part(option: Option, best: Option) -> bool:
-    """A split beats its own pure ways by construction; their intervals overlap all the same."""
-    return best.way.way is WayName.LOAD_AND_RECOMPUTE and option.way.way in (
-        WayName.LOAD,
-        WayName.RECOMPUTE,
-    )
-
-
 def _holds_up(way: Way) -> bool:
     """Whether its batch would stand still for the load longer than it computes."""
     return way.stalls_batch_seconds > way.stages_seconds[Stage.COMPUTE]
@@ -196,9 +196,10 @@ def is_tolerated(causes: Interference, tolerates: Tolerates) -> bool | None:
     """
     within: list[bool | None] = []
     for name in Tolerates.__struct_fields__:
-        bound, caused = getattr(tolerates, name), causes.interval(name)
+        bound = getattr(tolerates, name)
         if bound is None:
             continue
+        caused = causes.interval(name)
         if caused is None or caused.low <= bound < caused.high:
             within.append(None)
         else:
@@ -224,7 +225,8 @@ def _break_even_tokens(holding: Holding, estimates: Estimates, wait_seconds: flo
     if not blocks:
         return None
     context = holding.hbm_tokens
-    rest = holding.prompt_tokens - context - holding.lower_tokens  # is computed either way
+    # What is computed either way.
+    rest = holding.in_flight_tokens + holding.missing_tokens + holding.unknown_tokens
 
     def load_is_sooner(number: int) -> bool:
         share = number * block / nearest.tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from kvready.advisor.contract import Evidence
 from kvready.advisor.copy_ranges import Course, Node, Nodes, nodes_of, range_along
@@ -27,11 +28,14 @@ from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tie
 
 ROLLS_APART = 4  # requests rolled forward one by one; for more, all are rolled at once
 MAX_LEADERS = 16  # places in prompts that are rolled forward for one set of estimates
-MAX_REMEMBERED_SHAPES = 4_096  # of prefills
+MAX_REMEMBERED_SHAPES = 4_096  # of prefills, and of copies: candidates of one call share them
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
 INTO_HBM = (Tier.HOST, Tier.HBM)
 
 Factors = tuple[float, float, float]  # of the median, the lower and the upper bound
+CopyShape = tuple[Tier, int, int]  # source, bytes, fragments
+Shape = TypeVar("Shape")
+Found = TypeVar("Found")
 
 
 class EngineEstimates:
@@ -72,6 +76,9 @@ class EngineEstimates:
         self._compute_factors: dict[int, Factors] = {}
         self._nodes: dict[tuple[Target, Tier, float], Nodes] = {}
         self._prefills: dict[tuple[int, int], Range] = {}
+        self._loads: dict[CopyShape, Range] = {}
+        self._fetches: dict[CopyShape, Range | None] = {}
+        self._evidence: dict[tuple[Tier, ...], Evidence] = {}
 
     def portion(self, tier: Tier, blocks: int) -> Portion:
         """So many blocks of KV in a lower tier."""
@@ -86,15 +93,27 @@ class EngineEstimates:
 
     def load_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
         """A copy into HBM: straight, where the engine was seen to do so, else from host memory."""
-        straight = self._straight(source)
-        if straight is None:
-            source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
-        course = straight.course(payload_bytes, fragments)
-        return self._copy_range(Target.LOAD, source, course)
+        shape = (source, payload_bytes, fragments)
+        known = self._loads.get(shape)
+        if known is None:
+            straight = self._straight(source)
+            if straight is None:
+                source, straight = Tier.HOST, self._forecaster.mover.model(*INTO_HBM)
+            course = straight.course(payload_bytes, fragments)
+            known = _remember(self._loads, shape, self._copy_range(Target.LOAD, source, course))
+        return known
 
     def fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
         """Into host memory first. None: no such copy was seen, and no profile names the path."""
-        if source is Tier.HOST or self._straight(source) is not None:
+        if source is Tier.HOST:
+            return NOTHING
+        shape = (source, payload_bytes, fragments)
+        if shape in self._fetches:
+            return self._fetches[shape]
+        return _remember(self._fetches, shape, self._fetch_seconds(*shape))
+
+    def _fetch_seconds(self, source: Tier, payload_bytes: int, fragments: int) -> Range | None:
+        if self._straight(source) is not None:
             return NOTHING
         model = self._forecaster.mover.model(source, Tier.HOST)
         if not _is_founded(model):
@@ -130,16 +149,15 @@ class EngineEstimates:
         shape = (new_tokens, context_tokens)
         known = self._prefills.get(shape)
         if known is None:
-            seconds = self._forecaster.compute.recompute_seconds(*shape, self._chunk)
-            batch_tokens = min(new_tokens, self._chunk)
+            chunk = self._chunk
+            seconds = self._forecaster.compute.recompute_seconds(new_tokens, context_tokens, chunk)
+            batch_tokens = new_tokens if new_tokens < chunk else chunk
             octave = batch_tokens.bit_length()
             factors = self._compute_factors.get(octave)
             if factors is None:
                 factors = self._factors_of(Target.BATCH_COMPUTE, compute_cell(batch_tokens))
                 self._compute_factors[octave] = factors
-            if len(self._prefills) >= MAX_REMEMBERED_SHAPES:
-                self._prefills.clear()
-            known = self._prefills[shape] = _scaled(seconds, factors)
+            known = _remember(self._prefills, shape, _scaled(seconds, factors))
         return known
 
     def queue_seconds(self) -> Range | None:
@@ -193,7 +211,8 @@ class EngineEstimates:
         """Whether somebody else waits or runs; unknown where nothing tells of requests."""
         if not self._engine_rank.revision:
             return None
-        return any(name != request_id for name in self._engine_rank.requests.live)
+        live = self._engine_rank.requests.live
+        return len(live) > (request_id in live)
 
     def in_flight(
         self, block_hashes: Sequence[int], resident_blocks: int, request_id: str
@@ -267,15 +286,15 @@ class EngineEstimates:
             return Evidence.ASSUMED  # no load of such a thing was ever seen to its end
         if not self._forecaster.compute.prefill_observations:
             return Evidence.ASSUMED
-        kinds = {
-            _evidence_of(model)
-            for portion in holding.portions
-            for model in self._hops(portion.tier)
-        }
-        for kind in (Evidence.ASSUMED, Evidence.PUBLISHED):
-            if kind in kinds:
-                return kind
-        return Evidence.MEASURED
+        tiers = tuple([portion.tier for portion in holding.portions])
+        known = self._evidence.get(tiers)
+        if known is None:
+            kinds = {_evidence_of(model) for tier in tiers for model in self._hops(tier)}
+            known = self._evidence[tiers] = next(
+                (kind for kind in (Evidence.ASSUMED, Evidence.PUBLISHED) if kind in kinds),
+                Evidence.MEASURED,
+            )
+        return known
 
     def _hops(self, source: Tier) -> list[LoadModel]:
         """The models of the copies that bring something into HBM."""
@@ -322,6 +341,13 @@ class ResourceEstimates(EngineEstimates):
 
     def _factors_of(self, target: Target, cell: str) -> Factors:
         return 1.0, 1.0 / UNSEEN_FACTOR, UNSEEN_FACTOR
+
+
+def _remember(memory: dict[Shape, Found], shape: Shape, found: Found) -> Found:
+    if len(memory) >= MAX_REMEMBERED_SHAPES:
+        memory.clear()
+    memory[shape] = found
+    return found
 
 
 def _scaled(seconds: float, factors: Factors) -> Range:

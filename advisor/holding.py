@@ -17,7 +17,7 @@ class Portion(msgspec.Struct, frozen=True, gc=False):
     tokens: int = 0  # of a prefix; other resources have none
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Holding(msgspec.Struct, frozen=True, gc=False):
     """A prefix or another resource by where it is. A prefix's tokens sum to its prompt's.
 
     Tokens count from the front: those in HBM, those in lower tiers, those that another request is
@@ -38,12 +38,12 @@ class Holding(msgspec.Struct, frozen=True):
     @property
     def lower_tokens(self) -> int:
         """Tokens in tiers below HBM."""
-        return sum(portion.tokens for portion in self.portions)
+        return sum([portion.tokens for portion in self.portions])
 
     @property
     def payload_bytes(self) -> int:
         """Bytes that a load brings."""
-        return sum(portion.payload_bytes for portion in self.portions)
+        return sum([portion.payload_bytes for portion in self.portions])
 
     @property
     def prompt_tokens(self) -> int:

@@ -38,7 +38,10 @@ class Stage(StrEnum):
     COMPUTE = "compute"
 
 
-class Way(msgspec.Struct, frozen=True):
+QUEUE, IN_FLIGHT, LINK_WAIT, FETCH, LOAD, COMPUTE = Stage  # read often: a name costs less here
+
+
+class Way(msgspec.Struct, frozen=True, gc=False):
     """One way with its range; `stages_seconds` split its p50 and sum to it."""
 
     way: WayName
@@ -49,14 +52,14 @@ class Way(msgspec.Struct, frozen=True):
     compute_tokens: int = 0
 
 
-class Option(msgspec.Struct, frozen=True):
+class Option(msgspec.Struct, frozen=True, gc=False):
     """A way beside what sets it apart: its seconds without those that every way takes."""
 
     way: Way
     apart: Range
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, gc=False):
     """The parts of a load, before any overlap."""
 
     link_wait: Range
@@ -100,23 +103,27 @@ class Weighing:
         before_rest = self._hbm + self._absent - self._rest
         self._common = total(self._queue, self._compute(self._rest, before_rest))
         self.recompute_all = self._compute(self._absent, self._hbm)
+        self._computed_after_load = (
+            self._compute(self._after_load, self._hbm + self._lower) if self.load else NOTHING
+        )
 
     @property
     def saved(self) -> Range:
         """Compute that having the lower tiers' part saves."""
-        return beyond(self.recompute_all, self._computed_after_load())
+        return beyond(self.recompute_all, self._computed_after_load)
 
     def recompute(self) -> Option:
         """Compute all that is not in HBM."""
-        return self._option(
-            WayName.RECOMPUTE, {Stage.COMPUTE: self.recompute_all}, compute_tokens=self._absent
-        )
+        queue, computed = self._queue, self.recompute_all
+        stages = {QUEUE: queue.p50, COMPUTE: computed.p50}
+        whole = total(queue, computed)
+        return self._weighed(Way(WayName.RECOMPUTE, whole, stages, 0.0, 0, self._absent))
 
     def by_load(self) -> Option | None:
         """Load what lower tiers hold, compute the rest."""
         if self.load is None:
             return None
-        computed = self._computed_after_load()
+        computed = self._computed_after_load
         return self._loading(WayName.LOAD, self.load, computed, self._lower, self._after_load)
 
     def split(self) -> Option | None:
@@ -124,9 +131,11 @@ class Weighing:
 
         Only a layer-wise engine does both at once; elsewhere one of the pure ways is the best.
         """
+        if self.load is None or not self._layers or not self._holding.recomputable:
+            return None
         block = self._estimates.block_tokens
         blocks = self._lower // block if block else 0
-        if self.load is None or not self._layers or blocks < 2 or not self._holding.recomputable:
+        if blocks < 2:
             return None
         hbm, whole = self._hbm, self._hbm + self._absent
 
@@ -163,12 +172,12 @@ class Weighing:
         rest = beyond(self._common, self._queue)
         whole = total(usable, rest)
         stages = {
-            Stage.QUEUE: self._queue.p50,
-            Stage.IN_FLIGHT: usable.p50 - loaded.p50,
-            Stage.LINK_WAIT: load.link_wait.p50,
-            Stage.FETCH: load.fetch.p50,
-            Stage.LOAD: load.copy.p50,
-            Stage.COMPUTE: rest.p50,
+            QUEUE: self._queue.p50,
+            IN_FLIGHT: usable.p50 - loaded.p50,
+            LINK_WAIT: load.link_wait.p50,
+            FETCH: load.fetch.p50,
+            LOAD: load.copy.p50,
+            COMPUTE: rest.p50,
         }
         return self._weighed(Way(WayName.WAIT, whole, stages, 0.0, self._lower, self._rest))
 
@@ -179,27 +188,21 @@ class Weighing:
         load = self.load
         moved = total(load.link_wait, load.fetch, load.copy)
         taken = later(self._queue, moved)
-        computed = self._computed_after_load()
+        computed = self._computed_after_load
         # The queue passes while the copy runs: what of the copy is left after it counts.
         left = taken.p50 - self._queue.p50
-        stages = {Stage.QUEUE: self._queue.p50}
+        stages = {QUEUE: self._queue.p50}
         for stage, seconds in (
-            (Stage.LOAD, load.copy.p50),
-            (Stage.FETCH, load.fetch.p50),
-            (Stage.LINK_WAIT, load.link_wait.p50),
+            (LOAD, load.copy.p50),
+            (FETCH, load.fetch.p50),
+            (LINK_WAIT, load.link_wait.p50),
         ):
-            stages[stage] = min(left, seconds)
-            left -= stages[stage]
-        stages[Stage.COMPUTE] = computed.p50
+            spent = stages[stage] = left if left < seconds else seconds
+            left -= spent
+        stages[COMPUTE] = computed.p50
+        whole = total(taken, computed)
         return self._weighed(
-            Way(
-                WayName.RUN_OTHER,
-                total(taken, computed),
-                stages,
-                0.0,
-                self._lower,
-                self._after_load,
-            )
+            Way(WayName.RUN_OTHER, whole, stages, 0.0, self._lower, self._after_load)
         )
 
     def _loading(
@@ -209,16 +212,18 @@ class Weighing:
         if self._layers:
             ready = self._overlapped(load.copy, computed)
             exposed = beyond(ready, computed)
+        queue, wait, fetch = self._queue, load.link_wait, load.fetch
         stages = {
-            Stage.LINK_WAIT: load.link_wait,
-            Stage.FETCH: load.fetch,
-            Stage.LOAD: exposed,
-            Stage.COMPUTE: computed,
+            QUEUE: queue.p50,
+            LINK_WAIT: wait.p50,
+            FETCH: fetch.p50,
+            LOAD: exposed.p50,
+            COMPUTE: computed.p50,
         }
+        whole = total(queue, wait, fetch, exposed, computed)
         waits = self._estimates.overlap is not OverlapMode.BEFORE_ADMISSION
-        return self._option(
-            name, stages, exposed.p50 if waits else 0.0, load_tokens, compute_tokens
-        )
+        stalls = exposed.p50 if waits else 0.0
+        return self._weighed(Way(name, whole, stages, stalls, load_tokens, compute_tokens))
 
     def _overlapped(self, load: Range, compute: Range) -> Range:
         mode, layers = self._estimates.overlap, self._layers
@@ -227,19 +232,6 @@ class Weighing:
             usable_batch_seconds(mode, layers, load.low, compute.low),
             usable_batch_seconds(mode, layers, load.high, compute.high),
         )
-
-    def _option(
-        self,
-        name: WayName,
-        stages: dict[Stage, Range],
-        stall_seconds: float = 0.0,
-        load_tokens: int = 0,
-        compute_tokens: int = 0,
-    ) -> Option:
-        whole = total(self._queue, *stages.values())
-        split = {Stage.QUEUE: self._queue.p50}
-        split.update((stage, seconds.p50) for stage, seconds in stages.items())
-        return self._weighed(Way(name, whole, split, stall_seconds, load_tokens, compute_tokens))
 
     def _weighed(self, way: Way) -> Option:
         """Without the queue and the compute that every way has, since both err for all alike."""
@@ -252,9 +244,6 @@ class Weighing:
                 way = msgspec.structs.replace(way, ready_seconds=Range(ready.p50, ready.low, worst))
                 apart = Range(apart.p50, apart.low, max(apart.high, worst - common.high))
         return Option(way, apart)
-
-    def _computed_after_load(self) -> Range:
-        return self._compute(self._after_load, self._hbm + self._lower)
 
     def _compute(self, tokens: int, context: int) -> Range:
         """Tokens of unknown residency are taken as missing, but may turn out to be there."""
