@@ -9,7 +9,7 @@ know it, and by each policy that differed. One episode at a time, so that a requ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -26,7 +26,7 @@ from kvready.advisor.savings import Candidate, Difference, Savings
 from kvready.advisor.scheduler_state import Scan, SchedulerState
 from kvready.advisor.strata import PAPER, Settings
 from kvready.advisor.strata_scan import StrataScan
-from kvready.advisor.tape import Tape
+from kvready.advisor.tape import Decision, Tape
 from kvready.advisor.waiting_queue import WaitingQueue
 from kvready.collectors.records import BatchMember, BatchPlanned, Tier
 
@@ -81,6 +81,8 @@ class ShadowTotals:
         self.voided: Counter[Voided] = Counter()
         self.intended = Intended()
         self.savings = Savings()
+        # Hears what the engine decided in a pass, and what Strata would have.
+        self.on_judged: Callable[[Decision, Decision], None] | None = None
 
 
 class Shadow:
@@ -212,6 +214,8 @@ class Shadow:
         actual = tape.decision
         intended = self._first_decision(start, StrataScan(PAPER, start.limits), note=True)
         self._totals.compared[Compared.SAME if intended == actual else Compared.DIFFERENT] += 1
+        if self._totals.on_judged is not None:
+            self._totals.on_judged(actual, intended)
         placebo = self._first_decision(start, None)
         if placebo != actual:
             tape.differing.add(Candidate.PLACEBO)

@@ -110,7 +110,7 @@ def share(
     """
     source = read_recording(file)
     salter = Salter()
-    cut = _slice(part) if part is not None else None
+    cut = part_of(part) if part is not None else None
     header = msgspec.structs.replace(
         source.header,
         salted=True,
@@ -135,7 +135,8 @@ def share(
         raise typer.Exit(FOUND)
 
 
-def _slice(text: str) -> Slice:
+def part_of(text: str) -> Slice:
+    """What `--slice` names. Raises `SettingsError`."""
     found = slice_of(text)
     if found is None:
         raise SettingsError(f"--slice {text!r} is no part; write it as START:SECONDS, as in 60:300")
