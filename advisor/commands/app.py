@@ -11,8 +11,13 @@ from kvready.advisor.commands import (
     audit,
     calibrate,
     evaluate,
+    evidence,
+    explain,
+    gate,
     live,
     outside,
+    policy,
+    policy_plan,
     recorded,
     shown,
     sim_engine,
@@ -38,9 +43,14 @@ app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
 app.command("evaluate")(evaluate.evaluate)
 app.command("whatif")(whatif.whatif)
+app.add_typer(policy.app, name="policy")
 app.add_typer(audit.app, name="audit")
+app.add_typer(gate.app, name="gate")
+app.add_typer(evidence.app, name="evidence")
+app.command("explain")(explain.explain)
 app.command("share")(recorded.share)
 app.command("demo")(recorded.demo)
+policy.app.command("plan")(policy_plan.plan)
 app.command("settings")(shown.settings)
 app.command("sim-engine")(sim_engine.sim_engine)
 

@@ -15,7 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench import gather, intervals, inventory, load_model, planning, readiness, tap, whatif
+from tests.bench import (
+    canary,
+    gather,
+    intervals,
+    inventory,
+    load_model,
+    planning,
+    readiness,
+    tap,
+    whatif,
+)
 from tests.engine import bench_attached, bench_movers
 from tests.engine.bench_observer import observer_step_seconds
 
@@ -41,6 +51,7 @@ def rows_without_engine() -> Iterator[Row]:
     yield from readiness.readiness_rows()
     yield from planning.planning_rows()
     yield from whatif.whatif_rows()
+    yield from canary.canary_rows()
     yield from gather.gather_rows()
 
 

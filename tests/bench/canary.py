@@ -92,6 +92,7 @@ def false_alarm_rows(kind: str, pool: Pool, days: int) -> Iterator[Row]:
 
 def power_rows(kind: str, pool: Pool) -> Iterator[Row]:
     """Windows until harm is rolled back, in 90 % of courses."""
+    never = LONGEST_DAYS * WINDOWS_A_DAY + 1  # beyond what a canary may last
     for policy in Policy:
         alpha = FALSE_ROLLBACK * max(limit.weight for limit in LIMITS[policy].values())
         fewest = 2 * math.ceil(math.log2(1.0 / alpha))
@@ -102,14 +103,14 @@ def power_rows(kind: str, pool: Pool) -> Iterator[Row]:
                 windows = resampled_day(pool, source, LONGEST_DAYS * WINDOWS_A_DAY)
                 draw = Draw(policy, f"power {day}", CANARY_PERCENT)
                 _, harmed_at, _ = judged_day(windows, draw, harm, stop=True)
-                told.append(math.inf if harmed_at is None else harmed_at)
+                told.append(never if harmed_at is None else harmed_at)
             told.sort()
             value = told[math.ceil(POWER * POWER_DAYS) - 1]
             conditions = {
                 "kind": kind,
                 "courses": POWER_DAYS,
                 "median": told[POWER_DAYS // 2],
-                "found": sum(one < math.inf for one in told) / POWER_DAYS,
+                "found": sum(one < never for one in told) / POWER_DAYS,
                 "window_seconds": WINDOW_SECONDS,
                 "beside": "the fewest windows that can prove anything",
             }
