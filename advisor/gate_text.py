@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvready.advisor.bad_cells import LAST_WINDOWS, BadCell
 from kvready.advisor.policies import Finding
 from kvready.advisor.verdicts import Check, Gate, GateReport, Verdict
 
@@ -51,6 +52,31 @@ def report_lines(report: GateReport) -> list[str]:
     lines.append(f"  evidence: {evidence}; {engine}; models {', '.join(report.model_versions)}")
     lines.append(f"  report {report.report_id}, at record {report.made_ingest:,}")
     return lines
+
+
+def summary_line(report: GateReport) -> str:
+    """One line: the verdict, and the checks that keep it from passing."""
+    worst = next(
+        (v for v in (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
+         if any(check.verdict is v for check in report.checks)),
+        Verdict.PASS,
+    )  # fmt: skip
+    names = [c.name.replace("_", " ") for c in report.checks if c.verdict is worst]
+    why = f": {', '.join(names)}" if worst is not Verdict.PASS else ""
+    finding = f" ({report.finding})" if report.finding is not None else ""
+    return f"{report.policy:9} {report.verdict}{finding}{why}"
+
+
+def bad_cell_text(cell: BadCell) -> str:
+    """A shape that is persistently bad, with its latest example."""
+    told = f"{cell.name}, bad in {cell.bad_windows} of its last {LAST_WINDOWS} windows"
+    if not cell.examples:
+        return told
+    last = cell.examples[-1]
+    return (
+        f"{told}; {last.subject} was foreseen to take {last.predicted_seconds:.3f} s and took "
+        f"{last.actual_seconds:.3f} s"
+    )
 
 
 def check_text(check: Check) -> str:

@@ -9,6 +9,7 @@ from statistics import median
 import msgspec
 
 from kvready.advisor.backcasts import Backcaster, BackcastState
+from kvready.advisor.bad_cells import BadCell
 from kvready.advisor.conditions import describe_engine
 from kvready.advisor.contradictions import Contradiction
 from kvready.advisor.copy_model import CopyCalibration
@@ -18,6 +19,7 @@ from kvready.advisor.ledger import NOMINAL_COVERAGE, Forecast, Pair, PairState, 
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.totals import Totals
+from kvready.advisor.verdicts import GateReport
 from kvready.advisor.waits import WaitState
 from kvready.advisor.would_be import WouldBe, would_be
 from kvready.collectors.records import Outcome, TapState, Tier
@@ -138,6 +140,8 @@ class Report(msgspec.Struct, frozen=True):
     calibrations: list[CopyCalibration] = []  # each mover that was seen, beside its prior
     slowdowns: list[Slowdown] = []  # of batches beside loads, where there were enough
     would_be: WouldBe | None = None  # beside what Strata would have done; None: no batch was seen
+    gates: list[GateReport] = []  # the latest of each policy, scope and version
+    bad_cells: list[BadCell] = []  # persistently bad: outside every policy's scope
 
 
 def build_report(
@@ -176,6 +180,8 @@ def build_report(
         slowdowns=pipeline.slowdowns,
         would_be=would_be(pipeline) if totals.batches else None,
         drifts=[drift for drift in seen_drifts(pipeline) if drift.alarms],
+        gates=list(pipeline.gates.latest.values()),
+        bad_cells=pipeline.gates.signals.bad_cells.listed,
     )
 
 

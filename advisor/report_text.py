@@ -10,6 +10,7 @@ from kvready.advisor.backcasts import BackcastState
 from kvready.advisor.contract import Evidence
 from kvready.advisor.copy_model import CopyCalibration
 from kvready.advisor.drift import DriftKind
+from kvready.advisor.gate_text import bad_cell_text, summary_line
 from kvready.advisor.interference import Slowdown
 from kvready.advisor.report import BackcastScore, Drift, Hits, Report
 from kvready.advisor.shadow import Compared
@@ -49,6 +50,12 @@ def print_report(report: Report, console: Console) -> None:
                 _heading("Would-be savings", "had Strata formed the batches; 90 % intervals"),
                 _would_be(report.would_be),
             )
+        )
+    if report.gates:
+        lines = [Text(summary_line(one)) for one in report.gates]
+        lines += [Text(f"out of scope: {bad_cell_text(one)}", "yellow") for one in report.bad_cells]
+        console.print(
+            Group(_heading("Gates", "what stands between each policy and acting"), *lines)
         )
     if report.backcasts:
         console.print(
@@ -239,6 +246,12 @@ def _would_be(told: WouldBe) -> Table:
     for saving in told.savings:
         table.add_row(saving.name, saving_text(saving))
     return table
+
+
+def _gates(report: Report) -> list[Text]:
+    lines = [Text(summary_line(one)) for one in report.gates]
+    bad = [Text(f"out of scope: {bad_cell_text(one)}", "yellow") for one in report.bad_cells]
+    return lines + bad
 
 
 def _backcasts(scores: list[BackcastScore]) -> Table:

@@ -14,14 +14,11 @@ from story import Story
 
 from kvready.advisor.service.catalogue import (
     CATALOGUE,
-    IDENTITY,
     MAX_CHILDREN,
-    PREFIX,
-    Kind,
-    Metric,
     reachable,
 )
 from kvready.advisor.service.exposition import Exposition, families
+from kvready.advisor.service.metric import IDENTITY, PREFIX, Kind, Metric
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.snapshot import Snapshot
 from kvready.advisor.service.tally import RATIO_BUCKETS, PairTally

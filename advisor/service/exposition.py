@@ -13,7 +13,8 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from kvready.advisor.service.catalogue import Kind, Metric, by_name, reachable
+from kvready.advisor.service.catalogue import by_name, reachable
+from kvready.advisor.service.metric import Kind, Metric
 from kvready.advisor.service.snapshot import Snapshot
 
 

@@ -19,7 +19,9 @@ from kvready.advisor.engine_hazards import ENGINE_HAZARDS
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service import policy_document
 from kvready.advisor.service.app import create_app
-from kvready.advisor.service.catalogue import CATALOGUE, CONFIGURED, IDENTITY, Label, Metric
+from kvready.advisor.service.catalogue import CATALOGUE
+from kvready.advisor.service.gate_document import gates_page
+from kvready.advisor.service.metric import CONFIGURED, IDENTITY, Label, Metric
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.settings import (
@@ -42,6 +44,7 @@ def documents() -> dict[str, str]:
         "metrics.md": metrics(),
         "settings.md": settings(),
         "cli.md": commands(),
+        "gates.md": NOTE + "\n" + gates_page(),
         "policies.md": NOTE + "\n" + policy_document.policies(),
         "vllm-counters.md": vllm_counters(),
         "readiness.schema.json": json.dumps(contract_schema.document(), indent=1) + "\n",
