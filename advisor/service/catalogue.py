@@ -7,9 +7,7 @@ A metric of a level that no tap reaches is absent rather than zero: unknown is n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from enum import StrEnum
-from itertools import product
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -19,77 +17,30 @@ from kvready.advisor.drift import DriftKind
 from kvready.advisor.interference import BatchKind
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.kill_switch import Holder
-from kvready.advisor.ledger import PairState, Target
+from kvready.advisor.ledger import PairState
 from kvready.advisor.modes import Need, Trigger
 from kvready.advisor.outside_model import BackcastTarget
-from kvready.advisor.policies import Mode, Overlay, Policy
+from kvready.advisor.policies import Mode, Overlay
 from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.savings import Candidate, Verdict
+from kvready.advisor.service.catalogue_gates import GATES
+from kvready.advisor.service.metric import (
+    CONFIGURED,
+    IDENTITY,
+    POLICY,
+    PREFIX,
+    TARGET,
+    Kind,
+    Label,
+    Metric,
+    counter,
+    gauge,
+)
 from kvready.advisor.service.tally import RATIO_BUCKETS, IntervalOutcome
 from kvready.advisor.shadow import Compared, Voided
 from kvready.advisor.waits import WaitState
 from kvready.collectors.collector import Level
 from kvready.collectors.records import AnyRecord, CopyMethod, Outcome, TapState, Tier
-
-PREFIX = "kvready_"
-CONFIGURED = "configured"  # one value per configured tap
-IDENTITY = "identity"  # one child in all, whose labels say what something is
-
-
-class Kind(StrEnum):
-    """How a metric behaves."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Label(msgspec.Struct, frozen=True):
-    """A label with all values that it can have, or where they come from."""
-
-    name: str
-    values: tuple[str, ...] = ()
-    source: str = "closed"
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """One metric. `level` None: the sidecar's own, always there."""
-
-    name: str
-    kind: Kind
-    unit: str
-    help: str
-    labels: tuple[Label, ...] = ()
-    level: Level | None = None
-    buckets: tuple[float, ...] = ()
-    sparse: bool = False  # a child is absent while its value is unknown
-
-    def children(self, taps: Iterable[str]) -> list[tuple[str, ...]]:
-        """Every combination of label values, given the configured taps."""
-        columns = [
-            tuple(taps) if label.source == CONFIGURED else label.values for label in self.labels
-        ]
-        return list(product(*columns))
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether its labels say what something is, in a single child."""
-        return any(label.source == IDENTITY for label in self.labels)
-
-
-def _counter(name: str, unit: str, text: str, *labels: Label, level: Level | None = None) -> Metric:
-    return Metric(f"{PREFIX}{name}", Kind.COUNTER, unit, text, labels, level)
-
-
-def _gauge(
-    name: str,
-    unit: str,
-    text: str,
-    *labels: Label,
-    level: Level | None = None,
-    sparse: bool = False,
-) -> Metric:
-    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, text, labels, level, sparse=sparse)
 
 
 def record_kinds() -> tuple[str, ...]:
@@ -102,7 +53,6 @@ def _identity(*names: str) -> tuple[Label, ...]:
 
 
 TAP = Label("tap", source=CONFIGURED)
-TARGET = Label("target", tuple(Target))
 SOURCE = Label("source", tuple(Tier))
 DESTINATION = Label("destination", tuple(Tier))
 METHOD = Label("method", (*CopyMethod, UNTOLD))
@@ -114,259 +64,258 @@ SAVED = ("ttft", "busy")
 DELAY_HIT_STATES = ("in_queue", "in_flight")
 SETTLED = Label("state", tuple(state for state in PairState if state is not PairState.OPEN))
 
-POLICY = Label("policy", tuple(Policy))
 KEPT = Label("part", ("audit", "store"))
 
 OWN = (
-    _gauge("build_info", "", "Version of kvready and of Python; always 1.",
-           *_identity("version", "python")),
-    _gauge("tap_state", "", "1 for the state that each tap is in, 0 for the others.",
-           TAP, Label("state", tuple(TapState))),
-    _counter("tap_messages_total", "messages", "Messages received, whatever became of them.", TAP),
-    _counter("tap_records_total", "records", "Records that a tap delivered.", TAP),
-    _counter("tap_gaps_total", "gaps", "Times that a tap saw messages missing.", TAP),
-    _counter("tap_decode_errors_total", "messages",
-             "Messages that a tap could not understand; another engine's events count here.", TAP),
-    _counter("tap_dropped_total", "records", "Records that a tap itself had to drop.", TAP),
-    _counter("tap_unknown_total", "events",
-             "Events or records of types that a later version added; skipped.", TAP),
-    _counter("tap_keyless_blocks_total", "blocks",
-             "Blocks that got no content key, because their chain's start is not known.", TAP),
-    _gauge("tap_quiet_seconds", "seconds",
-           "Time since a tap received anything; absent until the first message.", TAP, sparse=True),
-    _counter("replay_memory_failures_total", "failures",
-             "Times that past replay requests could not be read or kept."),
-    _counter("ingest_records_total", "records", "Records ingested, the recorder's own included.",
-             Label("kind", record_kinds())),
-    _counter("ingest_dropped_total", "records", "Records dropped because the queue was full.", TAP),
-    _gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
-    _gauge("ingest_lag_seconds", "seconds",
-           "Time from reception to ingestion, of the latest record ingested."),
-    _gauge("evidence_info", "",
-           "What kind of facts all of these are: measured, or simulated; always 1.",
-           *_identity("evidence")),
-    _gauge("link_profile_info", "",
-           "Whose figures loads are forecast from before the engine has made any; always 1.",
-           *_identity("evidence", "calibration_id")),
-    _gauge("recording_active", "", "1 while records are kept in a file."),
-    _counter("recording_records_total", "records", "Records kept in the file."),
-    _counter("recording_bytes_total", "bytes", "Bytes written to the file."),
-    _counter("recording_failures_total", "failures",
-             "Times that the recording ended early: a full disk, or its size limit."),
-    _counter("process_cpu_seconds_total", "seconds", "CPU time that the sidecar has used."),
-    _gauge("process_resident_memory_bytes", "bytes", "Memory that the sidecar holds."),
+    gauge("build_info", "", "Version of kvready and of Python; always 1.",
+          *_identity("version", "python")),
+    gauge("tap_state", "", "1 for the state that each tap is in, 0 for the others.",
+          TAP, Label("state", tuple(TapState))),
+    counter("tap_messages_total", "messages", "Messages received, whatever became of them.", TAP),
+    counter("tap_records_total", "records", "Records that a tap delivered.", TAP),
+    counter("tap_gaps_total", "gaps", "Times that a tap saw messages missing.", TAP),
+    counter("tap_decode_errors_total", "messages",
+            "Messages that a tap could not understand; another engine's events count here.", TAP),
+    counter("tap_dropped_total", "records", "Records that a tap itself had to drop.", TAP),
+    counter("tap_unknown_total", "events",
+            "Events or records of types that a later version added; skipped.", TAP),
+    counter("tap_keyless_blocks_total", "blocks",
+            "Blocks that got no content key, because their chain's start is not known.", TAP),
+    gauge("tap_quiet_seconds", "seconds",
+          "Time since a tap received anything; absent until the first message.", TAP, sparse=True),
+    counter("replay_memory_failures_total", "failures",
+            "Times that past replay requests could not be read or kept."),
+    counter("ingest_records_total", "records", "Records ingested, the recorder's own included.",
+            Label("kind", record_kinds())),
+    counter("ingest_dropped_total", "records", "Records dropped because the queue was full.", TAP),
+    gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
+    gauge("ingest_lag_seconds", "seconds",
+          "Time from reception to ingestion, of the latest record ingested."),
+    gauge("evidence_info", "",
+          "What kind of facts all of these are: measured, or simulated; always 1.",
+          *_identity("evidence")),
+    gauge("link_profile_info", "",
+          "Whose figures loads are forecast from before the engine has made any; always 1.",
+          *_identity("evidence", "calibration_id")),
+    gauge("recording_active", "", "1 while records are kept in a file."),
+    counter("recording_records_total", "records", "Records kept in the file."),
+    counter("recording_bytes_total", "bytes", "Bytes written to the file."),
+    counter("recording_failures_total", "failures",
+            "Times that the recording ended early: a full disk, or its size limit."),
+    counter("process_cpu_seconds_total", "seconds", "CPU time that the sidecar has used."),
+    gauge("process_resident_memory_bytes", "bytes", "Memory that the sidecar holds."),
 )  # fmt: skip
 
 POLICIES = (
-    _gauge("policy_mode", "",
-           "1 for the furthest mode that each policy is in, over all its scopes, 0 for the others.",
-           POLICY, Label("mode", tuple(Mode))),
-    _gauge("policy_overlay", "",
-           "1 for the gravest that lies over each policy in any scope, 0 for the others.",
-           POLICY, Label("overlay", tuple(Overlay))),
-    _counter("policy_transitions_total", "transitions", "Moves of policies, by what caused them.",
-             POLICY, Label("trigger", tuple(Trigger))),
-    _counter("policy_refusals_total", "refusals", "What commands lacked that were refused.",
-             Label("lacks", tuple(Need))),
-    _gauge("kill_switch_active", "", "1 while this holds the kill switch, else 0.",
-           Label("holder", tuple(Holder))),
-    _counter("kill_switch_failures_total", "failures",
-             "Times that a kill, or its end, could not be written to its file."),
-    _gauge("policy_keeping_failing", "",
-           "1 while the audit, or the store, does not take what is written: what acts says OFF.",
-           KEPT),
-    _counter("policy_keeping_failures_total", "failures",
-             "Writes that the audit, or the store, refused; what was written waits.", KEPT),
-    _gauge("policy_keeping_waiting", "entries",
-           "Audit entries and gate reports that no disk has taken yet."),
-    _counter("policy_keeping_lost_total", "entries",
-             "Of those, forgotten because too many waited."),
-    _counter("audit_entries_total", "entries", "Entries that this audit ever held."),
-    _gauge("audit_head", "",
-           "The first 48 bits of the latest entry's hash, as a number: a head that moves without "
-           "entries is another audit."),
+    gauge("policy_mode", "",
+          "1 for the furthest mode that each policy is in, over all its scopes, 0 for the others.",
+          POLICY, Label("mode", tuple(Mode))),
+    gauge("policy_overlay", "",
+          "1 for the gravest that lies over each policy in any scope, 0 for the others.",
+          POLICY, Label("overlay", tuple(Overlay))),
+    counter("policy_transitions_total", "transitions", "Moves of policies, by what caused them.",
+            POLICY, Label("trigger", tuple(Trigger))),
+    counter("policy_refusals_total", "refusals", "What commands lacked that were refused.",
+            Label("lacks", tuple(Need))),
+    gauge("kill_switch_active", "", "1 while this holds the kill switch, else 0.",
+          Label("holder", tuple(Holder))),
+    counter("kill_switch_failures_total", "failures",
+            "Times that a kill, or its end, could not be written to its file."),
+    gauge("policy_keeping_failing", "",
+          "1 while the audit, or the store, does not take what is written: what acts says OFF.",
+          KEPT),
+    counter("policy_keeping_failures_total", "failures",
+            "Writes that the audit, or the store, refused; what was written waits.", KEPT),
+    gauge("policy_keeping_waiting", "entries",
+          "Audit entries and gate reports that no disk has taken yet."),
+    counter("policy_keeping_lost_total", "entries",
+            "Of those, forgotten because too many waited."),
+    counter("audit_entries_total", "entries", "Entries that this audit ever held."),
+    gauge("audit_head", "",
+          "The first 48 bits of the latest entry's hash, as a number: a head that moves without "
+          "entries is another audit."),
 )  # fmt: skip
 
 OUTSIDE = (
-    _gauge("contradictions", "", "1 while sources contradict each other in this way, else 0.",
-           Label("kind", tuple(Contradicts)), level=Level.METRICS),
-    _counter("scrapes_total", "scrapes", "Pages of the engine's metrics that were read.",
-             level=Level.METRICS),
+    gauge("contradictions", "", "1 while sources contradict each other in this way, else 0.",
+          Label("kind", tuple(Contradicts)), level=Level.METRICS),
+    counter("scrapes_total", "scrapes", "Pages of the engine's metrics that were read.",
+            level=Level.METRICS),
 )  # fmt: skip
 
 REPORTED = tuple(
     msgspec.structs.replace(metric, level=Level.REQUESTS)
     for metric in (
-        _counter("reports_total", "requests", "Requests that a tap told of once they had ended."),
-        _counter("reports_late_total", "requests",
-                 "Of those, told too late for the model of backcasts to learn from."),
-        _gauge("reports_held", "requests",
-               "Reports that wait until all that ended before them should have come."),
-        _counter("backcasts_total", "requests",
-                 "Reported requests by what became of their backcast; never part of forecasts.",
-                 BACKCAST_TARGET, Label("state", tuple(BackcastState))),
-        _counter("backcast_bad_total", "requests",
-                 "Backcasts that were off by more than a factor of two.", BACKCAST_TARGET),
-        _counter("backcast_covered_total", "requests",
-                 "Backcasts whose interval held the outcome.", BACKCAST_TARGET),
-        _counter("forwarded_exports_total", "exports",
-                 "Exports of spans passed on to the collector downstream."),
-        _counter("forward_dropped_exports_total", "exports",
-                 "Exports of spans that could not be passed on."),
-        _counter("clock_steps_total", "steps", "Times that the wall clock was stepped."),
-        _gauge("clock_error_seconds", "seconds",
-               "Scatter of the map from wall to monotonic time; absent before the first second.",
-               sparse=True),
+        counter("reports_total", "requests", "Requests that a tap told of once they had ended."),
+        counter("reports_late_total", "requests",
+                "Of those, told too late for the model of backcasts to learn from."),
+        gauge("reports_held", "requests",
+              "Reports that wait until all that ended before them should have come."),
+        counter("backcasts_total", "requests",
+                "Reported requests by what became of their backcast; never part of forecasts.",
+                BACKCAST_TARGET, Label("state", tuple(BackcastState))),
+        counter("backcast_bad_total", "requests",
+                "Backcasts that were off by more than a factor of two.", BACKCAST_TARGET),
+        counter("backcast_covered_total", "requests",
+                "Backcasts whose interval held the outcome.", BACKCAST_TARGET),
+        counter("forwarded_exports_total", "exports",
+                "Exports of spans passed on to the collector downstream."),
+        counter("forward_dropped_exports_total", "exports",
+                "Exports of spans that could not be passed on."),
+        counter("clock_steps_total", "steps", "Times that the wall clock was stepped."),
+        gauge("clock_error_seconds", "seconds",
+              "Scatter of the map from wall to monotonic time; absent before the first second.",
+              sparse=True),
     )
 )  # fmt: skip
 
 EVENTS = tuple(
     msgspec.structs.replace(metric, level=Level.KV_EVENTS)
     for metric in (
-        _gauge("inventory_blocks", "blocks", "KV blocks that can be found now.",
-               Label("tier", tuple(Tier))),
-        _counter("inventory_oddities_total", "events",
-                 "What was odd in the events: stores read as hit reports, removals of what was not "
-                 "held, blocks shed for a bound or dropped for a loss.",
-                 Label("kind", tuple(InventoryCount))),
-        _gauge("inventory_degraded", "",
-               "1 while lost messages make the inventory doubtful, 0 while it is whole."),
+        gauge("inventory_blocks", "blocks", "KV blocks that can be found now.",
+              Label("tier", tuple(Tier))),
+        counter("inventory_oddities_total", "events",
+                "What was odd in the events: stores read as hit reports, removals of what was not "
+                "held, blocks shed for a bound or dropped for a loss.",
+                Label("kind", tuple(InventoryCount))),
+        gauge("inventory_degraded", "",
+              "1 while lost messages make the inventory doubtful, 0 while it is whole."),
     )
 )  # fmt: skip
 
 OBSERVED = tuple(
     msgspec.structs.replace(metric, level=Level.OBSERVER)
     for metric in (
-        _gauge("engine_info", "", "What the engine said that it is; absent until it did.",
-               *_identity("engine", "engine_version", "model", "overlap"), sparse=True),
-        _counter("shed_requests_total", "requests", "Live requests forgotten for the bound."),
-        _counter("unknown_request_records_total", "records",
-                 "Records of requests that arrived before the sidecar did."),
-        _counter("shed_rank_records_total", "records", "Records of ranks beyond the bound."),
-        _counter("implausible_records_total", "records",
-                 "Records refused for a time or a count that no engine can have meant."),
-        _counter("unforecast_requests_total", "requests",
-                 "Arrivals without a forecast: more requests live than are foreseen, one that "
-                 "never fits, an engine not described yet, or a KV state of another kind."),
-        _counter("extrapolated_forecasts_total", "requests",
-                 "Arrivals whose first token is farther off than a forecast's bounded work "
-                 "reaches: foretold at the pace of what it reached."),
-        _counter("unwatched_followers_total", "requests",
-                 "Requests that wait for another one's prefix, beyond the bound of those watched: "
-                 "when it is ready was not forecast."),
-        _counter("arrivals_total", "requests", "Requests that arrived."),
-        _counter("requests_total", "requests", "Requests that ended.",
-                 Label("outcome", tuple(Outcome))),
-        _counter("first_tokens_total", "requests", "Requests that got their first token."),
-        _counter("batches_total", "batches", "Batches that finished."),
-        _counter("batch_seconds_total", "seconds", "Time that those batches took."),
-        _counter("request_wait_seconds_total", "seconds",
-                 "Where requests' time went, from arrival to first byte; states never overlap.",
-                 Label("state", tuple(WaitState))),
-        _counter("request_unattributed_seconds_total", "seconds",
-                 "Time of requests that no state explains; should stay below 2 % of the whole."),
-        _counter("prompt_tokens_total", "tokens", "Prompt tokens of first admissions."),
-        _counter("prompt_source_tokens_total", "tokens",
-                 "The same tokens by where their KV came from.",
-                 Label("source", ("hbm", "loaded", "computed"))),
-        _counter("nominal_hit_tokens_total", "tokens",
-                 "Prompt tokens that some tier held at arrival."),
-        _counter("in_time_hit_tokens_total", "tokens",
-                 "Nominal hits that delayed their request by no more than a step."),
-        _counter("worthwhile_hit_tokens_total", "tokens",
-                 "Nominal hits that came late, but sooner than a recompute would have."),
-        _counter("lost_hit_tokens_total", "tokens",
-                 "Nominal hits that were computed all the same."),
-        _counter("delay_hit_tokens_total", "tokens",
-                 "Prompt tokens that an earlier, unfinished request was about to provide."),
-        _counter("duplicate_prefill_tokens_total", "tokens",
-                 "Tokens computed while the same prefix was being computed, or was live already."),
-        _counter("delay_hits_total", "requests",
-                 "Requests whose prefix an earlier one was computing, or was waiting to compute.",
-                 Label("state", DELAY_HIT_STATES)),
-        _counter("in_time_hits_total", "requests", "Requests whose nominal hit came in time."),
-        _counter("late_hits_total", "requests", "Requests whose nominal hit came late."),
-        _counter("worthwhile_hits_total", "requests",
-                 "Late hits that still came sooner than a recompute would have."),
-        _counter("unknown_residency_total", "requests",
-                 "Requests that arrived while the inventory was in doubt; no hit is counted."),
-        _counter("copies_total", "copies", "Copies of KV between tiers that finished.",
-                 SOURCE, DESTINATION),
-        _counter("copy_bytes_total", "bytes", "KV bytes that those copies moved.",
-                 SOURCE, DESTINATION),
-        _counter("copy_seconds_total", "seconds", "Time that those copies took.",
-                 SOURCE, DESTINATION),
-        _gauge("load_factor_ratio", "ratio",
-               "Fitted time of copies over what the link profile, or the generic link, says of "
-               "them; of several ranks the one furthest from 1.",
-               SOURCE, DESTINATION, METHOD, sparse=True),
-        _gauge("load_calibration_stale", "",
-               "1 while that factor of a link profile's path is outside 0.5 to 2, else 0.",
-               SOURCE, DESTINATION, METHOD, sparse=True),
-        _gauge("load_slowdown_ratio", "ratio",
-               "Time of batches beside a load over that of quiet ones, with the bounds of its 95 % "
-               "interval; of several ranks the slowest. Absent until there were 30 of either.",
-               Label("batch", tuple(BatchKind)), Label("bound", BOUNDS), sparse=True),
-        _counter("checked_loads_total", "copies",
-                 "Copies whose bytes were compared with a per-page copy of the same pages."),
-        _counter("mismatched_loads_total", "copies",
-                 "Of those, copies that differed and were repaired; the mover then stays off."),
-        _counter("exposed_load_seconds_total", "seconds",
-                 "Load time in which the engine could have run the request otherwise."),
-        _counter("hidden_load_seconds_total", "seconds",
-                 "Load time that cost nothing: the engine could not have run the request."),
-        _counter("shadow_batches_total", "batches",
-                 "Batches beside those that Strata would have formed; `no_choice`: nobody waited "
-                 "for a load or for another's prefix; `in_episode`: compared as part of one.",
-                 Label("compared", tuple(Compared))),
-        _counter("shadow_intended_seconds_total", "seconds",
-                 "What Strata's batches would have loaded, computed and stalled, as predicted, "
-                 "where there was a choice.", Label("part", INTENDED_PARTS)),
-        _counter("shadow_void_episodes_total", "episodes",
-                 "Episodes that came to nothing, by why.", Label("reason", tuple(Voided))),
-        _gauge("would_be_episodes", "episodes",
-               "Of the latest 256 episodes, in which the policy decided otherwise; `engine` is the "
-               "placebo.", CANDIDATE),
-        _gauge("would_be_verdict", "",
-               "1 for what is said of each policy's saving, 0 for the others.",
-               CANDIDATE, Label("verdict", tuple(Verdict))),
-        _gauge("would_be_saving_seconds", "seconds",
-               "What the policy would have saved in these episodes of waiting for first tokens, "
-               "summed, or of engine time, with the bounds of its 90 % interval. Absent unless it "
-               "may be shown; the placebo always, and it should be 0.",
-               CANDIDATE, Label("of", SAVED), Label("bound", BOUNDS), sparse=True),
-        _gauge("forecasts_open", "forecasts", "Forecasts that wait for their outcome."),
-        _counter("forecasts_total", "forecasts", "Forecasts by what became of them.",
-                 TARGET, SETTLED),
-        _counter("forecast_bad_total", "forecasts",
-                 "Paired forecasts that were off by more than a factor of two.", TARGET),
-        _counter("forecast_missed_total", "forecasts",
-                 "Forecasts whose upper bound passed before the outcome came.", TARGET),
-        _counter("forecast_interval_total", "forecasts",
-                 "Paired forecasts by where the outcome lay: below, inside or above the interval.",
-                 TARGET, Label("outcome", tuple(IntervalOutcome))),
-        _counter("forecast_drift_alarms_total", "alarms",
-                 "Times that forecasts were found to have become worse: outcomes slower or quicker "
-                 "than beside earlier forecasts, or missed by their intervals too often.",
-                 TARGET, Label("kind", tuple(DriftKind))),
-        _gauge("forecast_drift_active", "",
-               "1 while one of the latest 200 outcomes raised this alarm, else 0.",
-               TARGET, Label("kind", tuple(DriftKind))),
-        _counter("forecast_predicted_seconds_total", "seconds",
-                 "Sum of what paired forecasts predicted.", TARGET),
-        _counter("forecast_observed_seconds_total", "seconds",
-                 "Sum of what really happened, over the same forecasts.", TARGET),
-        _counter("forecast_under_seconds_total", "seconds",
-                 "Sum of errors where reality took longer than predicted.", TARGET),
-        _counter("forecast_over_seconds_total", "seconds",
-                 "Sum of errors where reality was quicker than predicted.", TARGET),
+        gauge("engine_info", "", "What the engine said that it is; absent until it did.",
+              *_identity("engine", "engine_version", "model", "overlap"), sparse=True),
+        counter("shed_requests_total", "requests", "Live requests forgotten for the bound."),
+        counter("unknown_request_records_total", "records",
+                "Records of requests that arrived before the sidecar did."),
+        counter("shed_rank_records_total", "records", "Records of ranks beyond the bound."),
+        counter("implausible_records_total", "records",
+                "Records refused for a time or a count that no engine can have meant."),
+        counter("unforecast_requests_total", "requests",
+                "Arrivals without a forecast: more requests live than are foreseen, one that "
+                "never fits, an engine not described yet, or a KV state of another kind."),
+        counter("extrapolated_forecasts_total", "requests",
+                "Arrivals whose first token is farther off than a forecast's bounded work "
+                "reaches: foretold at the pace of what it reached."),
+        counter("unwatched_followers_total", "requests",
+                "Requests that wait for another one's prefix, beyond the bound of those watched: "
+                "when it is ready was not forecast."),
+        counter("arrivals_total", "requests", "Requests that arrived."),
+        counter("requests_total", "requests", "Requests that ended.",
+                Label("outcome", tuple(Outcome))),
+        counter("first_tokens_total", "requests", "Requests that got their first token."),
+        counter("batches_total", "batches", "Batches that finished."),
+        counter("batch_seconds_total", "seconds", "Time that those batches took."),
+        counter("request_wait_seconds_total", "seconds",
+                "Where requests' time went, from arrival to first byte; states never overlap.",
+                Label("state", tuple(WaitState))),
+        counter("request_unattributed_seconds_total", "seconds",
+                "Time of requests that no state explains; should stay below 2 % of the whole."),
+        counter("prompt_tokens_total", "tokens", "Prompt tokens of first admissions."),
+        counter("prompt_source_tokens_total", "tokens",
+                "The same tokens by where their KV came from.",
+                Label("source", ("hbm", "loaded", "computed"))),
+        counter("nominal_hit_tokens_total", "tokens",
+                "Prompt tokens that some tier held at arrival."),
+        counter("in_time_hit_tokens_total", "tokens",
+                "Nominal hits that delayed their request by no more than a step."),
+        counter("worthwhile_hit_tokens_total", "tokens",
+                "Nominal hits that came late, but sooner than a recompute would have."),
+        counter("lost_hit_tokens_total", "tokens",
+                "Nominal hits that were computed all the same."),
+        counter("delay_hit_tokens_total", "tokens",
+                "Prompt tokens that an earlier, unfinished request was about to provide."),
+        counter("duplicate_prefill_tokens_total", "tokens",
+                "Tokens computed while the same prefix was being computed, or was live already."),
+        counter("delay_hits_total", "requests",
+                "Requests whose prefix an earlier one was computing, or was waiting to compute.",
+                Label("state", DELAY_HIT_STATES)),
+        counter("in_time_hits_total", "requests", "Requests whose nominal hit came in time."),
+        counter("late_hits_total", "requests", "Requests whose nominal hit came late."),
+        counter("worthwhile_hits_total", "requests",
+                "Late hits that still came sooner than a recompute would have."),
+        counter("unknown_residency_total", "requests",
+                "Requests that arrived while the inventory was in doubt; no hit is counted."),
+        counter("copies_total", "copies", "Copies of KV between tiers that finished.",
+                SOURCE, DESTINATION),
+        counter("copy_bytes_total", "bytes", "KV bytes that those copies moved.",
+                SOURCE, DESTINATION),
+        counter("copy_seconds_total", "seconds", "Time that those copies took.",
+                SOURCE, DESTINATION),
+        gauge("load_factor_ratio", "ratio",
+              "Fitted time of copies over what the link profile, or the generic link, says of "
+              "them; of several ranks the one furthest from 1.",
+              SOURCE, DESTINATION, METHOD, sparse=True),
+        gauge("load_calibration_stale", "",
+              "1 while that factor of a link profile's path is outside 0.5 to 2, else 0.",
+              SOURCE, DESTINATION, METHOD, sparse=True),
+        gauge("load_slowdown_ratio", "ratio",
+              "Time of batches beside a load over that of quiet ones, with the bounds of its 95 % "
+              "interval; of several ranks the slowest. Absent until there were 30 of either.",
+              Label("batch", tuple(BatchKind)), Label("bound", BOUNDS), sparse=True),
+        counter("checked_loads_total", "copies",
+                "Copies whose bytes were compared with a per-page copy of the same pages."),
+        counter("mismatched_loads_total", "copies",
+                "Of those, copies that differed and were repaired; the mover then stays off."),
+        counter("exposed_load_seconds_total", "seconds",
+                "Load time in which the engine could have run the request otherwise."),
+        counter("hidden_load_seconds_total", "seconds",
+                "Load time that cost nothing: the engine could not have run the request."),
+        counter("shadow_batches_total", "batches",
+                "Batches beside those that Strata would have formed; `no_choice`: nobody waited "
+                "for a load or for another's prefix; `in_episode`: compared as part of one.",
+                Label("compared", tuple(Compared))),
+        counter("shadow_intended_seconds_total", "seconds",
+                "What Strata's batches would have loaded, computed and stalled, as predicted, "
+                "where there was a choice.", Label("part", INTENDED_PARTS)),
+        counter("shadow_void_episodes_total", "episodes",
+                "Episodes that came to nothing, by why.", Label("reason", tuple(Voided))),
+        gauge("would_be_episodes", "episodes",
+              "Of the latest 256 episodes, in which the policy decided otherwise; `engine` is the "
+              "placebo.", CANDIDATE),
+        gauge("would_be_verdict", "",
+              "1 for what is said of each policy's saving, 0 for the others.",
+              CANDIDATE, Label("verdict", tuple(Verdict))),
+        gauge("would_be_saving_seconds", "seconds",
+              "What the policy would have saved in these episodes of waiting for first tokens, "
+              "summed, or of engine time, with the bounds of its 90 % interval. Absent unless it "
+              "may be shown; the placebo always, and it should be 0.",
+              CANDIDATE, Label("of", SAVED), Label("bound", BOUNDS), sparse=True),
+        gauge("forecasts_open", "forecasts", "Forecasts that wait for their outcome."),
+        counter("forecasts_total", "forecasts", "Forecasts by what became of them.",
+                TARGET, SETTLED),
+        counter("forecast_bad_total", "forecasts",
+                "Paired forecasts that were off by more than a factor of two.", TARGET),
+        counter("forecast_missed_total", "forecasts",
+                "Forecasts whose upper bound passed before the outcome came.", TARGET),
+        counter("forecast_interval_total", "forecasts",
+                "Paired forecasts by where the outcome lay: below, inside or above the interval.",
+                TARGET, Label("outcome", tuple(IntervalOutcome))),
+        counter("forecast_drift_alarms_total", "alarms",
+                "Times that forecasts were found to have become worse: outcomes slower or quicker "
+                "than beside earlier forecasts, or missed by their intervals too often.",
+                TARGET, Label("kind", tuple(DriftKind))),
+        gauge("forecast_drift_active", "",
+              "1 while one of the latest 200 outcomes raised this alarm, else 0.",
+              TARGET, Label("kind", tuple(DriftKind))),
+        counter("forecast_predicted_seconds_total", "seconds",
+                "Sum of what paired forecasts predicted.", TARGET),
+        counter("forecast_observed_seconds_total", "seconds",
+                "Sum of what really happened, over the same forecasts.", TARGET),
+        counter("forecast_under_seconds_total", "seconds",
+                "Sum of errors where reality took longer than predicted.", TARGET),
+        counter("forecast_over_seconds_total", "seconds",
+                "Sum of errors where reality was quicker than predicted.", TARGET),
         Metric(f"{PREFIX}forecast_error_ratio", Kind.HISTOGRAM, "ratio",
                "Observed over predicted time, each after 25 ms of grace; 1 is a perfect forecast.",
                (TARGET,), buckets=RATIO_BUCKETS),
     )
 )  # fmt: skip
 
-CATALOGUE: tuple[Metric, ...] = OWN + POLICIES + OUTSIDE + EVENTS + REPORTED + OBSERVED
+CATALOGUE: tuple[Metric, ...] = OWN + POLICIES + GATES + OUTSIDE + EVENTS + REPORTED + OBSERVED
 MAX_CHILDREN = 2_000
 
 

@@ -17,7 +17,9 @@ from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.report import seen_drifts
 from kvready.advisor.savings import Candidate, Verdict
 from kvready.advisor.service import vitals
-from kvready.advisor.service.catalogue import BOUNDS, INTENDED_PARTS, PREFIX, SAVED, SETTLED
+from kvready.advisor.service.catalogue import BOUNDS, INTENDED_PARTS, SAVED, SETTLED
+from kvready.advisor.service.gate_view import gate_values
+from kvready.advisor.service.metric import PREFIX
 from kvready.advisor.version import VERSION
 from kvready.advisor.would_be import would_be
 from kvready.collectors.collector import Coverage, Level
@@ -155,7 +157,9 @@ def pipeline_values(pipeline: Pipeline) -> dict[str, Children]:
             for bound, value in zip(BOUNDS, (one.low, one.factor, one.high), strict=True)
         },
     }
-    return named(values | _engine_values(pipeline) | _shadow_values(pipeline))
+    return named(
+        values | _engine_values(pipeline) | _shadow_values(pipeline) | gate_values(pipeline)
+    )
 
 
 def _engine_values(pipeline: Pipeline) -> dict[str, Children]:
