@@ -123,6 +123,14 @@ class ControlPlane:
 
     def command(self, said: PolicyCommanded, moment: Moment, dry_run: bool = False) -> Outcome:
         """Do what a person wants, or say what it lacks. `dry_run`: nothing changes."""
+        heard_seconds = self._now
+        try:
+            return self._commanded(said, moment, dry_run)
+        finally:
+            if dry_run:  # no recording holds it, so that not even time may pass
+                self._now = heard_seconds
+
+    def _commanded(self, said: PolicyCommanded, moment: Moment, dry_run: bool) -> Outcome:
         asked = wanted(said, self._states)
         if isinstance(asked, Refusal):
             return self._refuse(asked, dry_run)

@@ -37,9 +37,17 @@ from kvready.kernels.profile_source import PUBLISHED_NAMES, PUBLISHED_PREFIX
 ENV_PREFIX = "KVREADY_"
 ENV_NESTING = "__"
 CONFIG_VARIABLE = "KVREADY_CONFIG"
+OPERATOR_VARIABLE, ADMIN_VARIABLE = "KVREADY_OPERATOR_TOKEN", "KVREADY_ADMIN_TOKEN"
 # Variables of the same prefix that other parts read: in the engine, in probes and in tests.
 FOREIGN_VARIABLES = frozenset(
-    {CONFIG_VARIABLE, KILL_VARIABLE, "KVREADY_OBSERVER", "KVREADY_ENGINE_PYTHON"}
+    {
+        CONFIG_VARIABLE,
+        KILL_VARIABLE,
+        OPERATOR_VARIABLE,
+        ADMIN_VARIABLE,
+        "KVREADY_OBSERVER",
+        "KVREADY_ENGINE_PYTHON",
+    }
 )
 FOREIGN_PREFIXES = ("KVREADY_OBSERVER_", "KVREADY_PROBE_")
 
@@ -65,6 +73,27 @@ class ApiSettings(Section):
     require_token: bool | None = Field(
         None,
         description="Whether POST /v1/readiness wants the token; null: only beyond loopback.",
+    )
+    operator_token_file: Path | None = Field(
+        None,
+        description="File whose first line is the token of who may lower, pause and kill policies, "
+        "and raise them up to advise; the variable KVREADY_OPERATOR_TOKEN serves too.",
+    )
+    admin_token_file: Path | None = Field(
+        None,
+        description="File whose first line is the token of who may change all of policies; the "
+        "variable KVREADY_ADMIN_TOKEN serves too.",
+    )
+    tls_certificate_file: Path | None = Field(
+        None, description="PEM chain to answer over TLS with; none: plain HTTP."
+    )
+    tls_key_file: Path | None = Field(
+        None, description="PEM key of that certificate; none: it is in the same file."
+    )
+    tls_client_ca_file: Path | None = Field(
+        None,
+        description="PEM authorities one of which must have signed a caller's certificate; none: "
+        "callers show none.",
     )
     readiness_socket: Path | None = Field(
         None, description="Unix socket that answers readiness, a JSON line each way; none: off."

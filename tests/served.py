@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -56,10 +57,12 @@ class AppClient:
 class Served:
     """A `kvready serve` or `demo --serve` that runs."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.process = process
-        self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.url, timeout=10.0)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=self.url, timeout=10.0, verify=tls or True)
         self.output = ""
 
     def get(self, path: str, **options: object) -> httpx.Response:
@@ -85,7 +88,12 @@ class Served:
 
 
 @contextmanager
-def serving(*command: object, port: int, before: tuple[str, ...] = ()) -> Iterator[Served]:
+def serving(
+    *command: object,
+    port: int,
+    before: tuple[str, ...] = (),
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Served]:
     """Start a command that serves, wait until it answers, stop it at the end."""
     process = subprocess.Popen(
         [*before, *KVREADY, *map(str, command), "--port", str(port)],
@@ -93,7 +101,7 @@ def serving(*command: object, port: int, before: tuple[str, ...] = ()) -> Iterat
         stderr=subprocess.PIPE,
         text=True,
     )
-    served = Served(process, port)
+    served = Served(process, port, tls)
 
     def alive() -> bool:
         try:

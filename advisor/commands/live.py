@@ -12,7 +12,7 @@ import typer
 from kvready.advisor.commands import options
 from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Sidecar
-from kvready.advisor.settings import Settings
+from kvready.advisor.settings import ApiSettings, Settings
 from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.errors import ServiceError, SettingsError, TapError
 
@@ -38,6 +38,11 @@ def serve(
     port: options.Port = None,
     token_file: options.TokenFile = None,
     require_token: options.RequireToken = None,
+    operator_token_file: options.OperatorTokenFile = None,
+    admin_token_file: options.AdminTokenFile = None,
+    tls_certificate_file: options.TlsCertificateFile = None,
+    tls_key_file: options.TlsKeyFile = None,
+    tls_client_ca_file: options.TlsClientCaFile = None,
     readiness_socket: options.ReadinessSocket = None,
     recording: options.RecordingPath = None,
     link_profile: options.LinkProfile = None,
@@ -57,11 +62,7 @@ def serve(
     settings = options.effective(
         config,
         **_taps(locals()),
-        api__host=host,
-        api__port=port,
-        api__token_file=token_file,
-        api__require_token=require_token,
-        api__readiness_socket=readiness_socket,
+        **_api(locals()),
         recording__path=recording,
         calibration__link_profile=link_profile,
         calibration__gpu=gpu,
@@ -141,6 +142,11 @@ def _why_nothing(sidecar: Sidecar) -> str:
 def _taps(flags: Mapping[str, object]) -> dict[str, object]:
     """The settings of the taps among a command's flags, which carry the same names."""
     return {f"taps__{name}": flags[name] for name in TapSettings.model_fields}
+
+
+def _api(flags: Mapping[str, object]) -> dict[str, object]:
+    """The settings of the API among them, likewise."""
+    return {f"api__{name}": flags[name] for name in ApiSettings.model_fields}
 
 
 def _need_a_tap(settings: Settings) -> None:

@@ -76,6 +76,24 @@ RequireToken = Annotated[
     bool | None,
     typer.Option("--require-token/--no-require-token", help="Want it on loopback too, or never."),
 ]
+OperatorTokenFile = Annotated[
+    Path | None,
+    typer.Option("--operator-token-file", help="File with the token of who may hold policies."),
+]
+AdminTokenFile = Annotated[
+    Path | None,
+    typer.Option("--admin-token-file", help="File with the token of who may let policies act."),
+]
+TlsCertificateFile = Annotated[
+    Path | None, typer.Option("--tls-certificate-file", help="PEM chain to answer over TLS with.")
+]
+TlsKeyFile = Annotated[
+    Path | None, typer.Option("--tls-key-file", help="PEM key of that certificate.")
+]
+TlsClientCaFile = Annotated[
+    Path | None,
+    typer.Option("--tls-client-ca-file", help="PEM authorities that callers must come from."),
+]
 ReadinessSocket = Annotated[
     Path | None, typer.Option("--readiness-socket", help="Unix socket that answers readiness.")
 ]

@@ -1,4 +1,4 @@
-"""The read-only API. It listens, answers from the sidecar's state, and changes nothing."""
+"""The API: reads from the sidecar's state, and commands to policies for who has the token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
 from kvready.advisor.report import Report, build_report, seen_drifts
-from kvready.advisor.service import problems, readiness_api
+from kvready.advisor.service import ofrep_api, policy_api, problems, readiness_api
+from kvready.advisor.service.access import Access
 from kvready.advisor.service.calls import Announced
 from kvready.advisor.service.exposition import Exposition
 from kvready.advisor.service.models import (
@@ -107,7 +108,10 @@ def create_app(sidecar: Sidecar) -> FastAPI:
             headers={"content-security-policy": CONTENT_SECURITY_POLICY},
         )
 
-    readiness_api.install(app, sidecar)
+    access = Access(sidecar.settings.api)
+    readiness_api.install(app, sidecar, access)
+    policy_api.install(app, sidecar, access)
+    ofrep_api.install(app, sidecar, access)
     app.add_middleware(Announced, calls=sidecar.calls)
     return app
 

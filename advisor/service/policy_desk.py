@@ -56,15 +56,19 @@ class PolicyDesk:
         if now_seconds < self._look_seconds:
             return
         self._look_seconds = now_seconds + LOOK_SECONDS
+        self.look(control, say)
+        changed = self.keeper.tick(now_seconds)
+        if changed is not None:
+            say(changed)
+        self._say_head(now_seconds)
+
+    def look(self, control: ControlPlane, say: Say) -> None:
+        """Tell the control plane what holds the kill switch now, where that changed."""
         self.kill_switch.keep_signal()
         held_by = tuple(map(str, self.kill_switch.held_by))
         if held_by != control.killed_by:
             (actor, reason), self._who = self._who, ("", "")
             say(KillSwitched(held_by=held_by, actor=actor, reason=reason))
-        changed = self.keeper.tick(now_seconds)
-        if changed is not None:
-            say(changed)
-        self._say_head(now_seconds)
 
     def command(self, said: PolicyCommanded, control: ControlPlane, say: Say) -> Outcome:
         """What became of a command, once its record has gone through the pipeline."""
@@ -79,10 +83,15 @@ class PolicyDesk:
         self.kill_switch.kill(reason)
         return self.kill_switch.held_by
 
-    def revive(self, actor: str, reason: str) -> tuple[Holder, ...]:
-        """Let go of it; what still holds it. Any thread."""
+    def revive(
+        self, control: ControlPlane, say: Say, actor: str, reason: str
+    ) -> tuple[Holder, ...]:
+        """Let go of it; what still holds it."""
+        self.look(control, say)  # a kill that is over before it was seen must have its effect
         self._who = (actor, reason)
-        return self.kill_switch.revive()
+        held_by = self.kill_switch.revive()
+        self.look(control, say)
+        return held_by
 
     def close(self) -> None:
         """Safe twice."""

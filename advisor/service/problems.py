@@ -33,6 +33,28 @@ def _described(texts: dict[int, str]) -> dict[int | str, dict[str, Any]]:
 
 UNAVAILABLE = _described({503: "Not now"})
 REFUSED = _described({422: "A parameter is wrong", 503: "Not now"})
+_CALLER = {
+    401: "The token is missing or wrong",
+    403: "No token is set that could do this, or yours may not",
+}
+READS = _described({**_CALLER, 422: "A parameter is wrong", 503: "Not now"})
+CHANGES = _described(
+    {
+        **_CALLER,
+        400: "A header is malformed, or the body ended early",
+        404: "No such policy or action",
+        408: "The body came too slowly",
+        409: "The policy lacks what this move needs; `lacks` names it",
+        412: "The policy is of another revision by now",
+        413: "The body is too large",
+        415: "Not JSON",
+        422: "The body is malformed, or the key was used for another command",
+        428: "If-Match or Idempotency-Key is missing",
+        429: "Too many calls; Retry-After says when to come again",
+        503: "Not now",
+        504: "Too busy to answer in time; the same key tells later what became of it",
+    }
+)
 READINESS = _described(
     {
         400: "The question ended early",

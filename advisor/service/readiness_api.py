@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -10,24 +9,22 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from kvready.advisor import contract_schema
 from kvready.advisor.model_cards import ModelCards, model_cards
 from kvready.advisor.service import problems
 from kvready.advisor.service.access import Access
+from kvready.advisor.service.bodies import JSON, read_json
 from kvready.advisor.service.description import REFERENCE, add_schemas, content
 from kvready.advisor.service.readiness_desk import MAX_BODY_BYTES, ReadinessDesk
 from kvready.advisor.service.sidecar import Sidecar
 
 BODY_SECONDS = 5.0  # for a caller to send its question
 CARDS_AGE_SECONDS = 3.0
-JSON = "application/json"
 
 
-def install(app: FastAPI, sidecar: Sidecar) -> None:
+def install(app: FastAPI, sidecar: Sidecar, access: Access) -> None:
     """Add the routes, and the contract's structs to the app's description."""
-    access = Access(sidecar.settings.api)
     desk = ReadinessDesk(sidecar)
     cards = _Cards(sidecar)
     router = APIRouter()
@@ -41,13 +38,7 @@ def install(app: FastAPI, sidecar: Sidecar) -> None:
     )
     async def readiness(request: Request) -> Response:
         access.check(request.headers.get("authorization"))
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
-            raise HTTPException(415, f"send the question as {JSON}")
-        try:
-            body = await asyncio.wait_for(_body_of(request), BODY_SECONDS)
-        except TimeoutError:
-            raise HTTPException(408, f"the question took over {BODY_SECONDS:g} s") from None
+        body = await read_json(request, MAX_BODY_BYTES, BODY_SECONDS)
         try:
             return Response(await desk.answer(body), media_type=JSON)
         except TimeoutError:
@@ -66,20 +57,6 @@ def install(app: FastAPI, sidecar: Sidecar) -> None:
 
     app.include_router(router)
     add_schemas(app, contract_schema.components(REFERENCE))
-
-
-async def _body_of(request: Request) -> bytes:
-    parts = bytearray()
-    try:
-        async for part in request.stream():
-            parts += part
-            if len(parts) > MAX_BODY_BYTES:
-                raise HTTPException(
-                    413, f"the question is over {MAX_BODY_BYTES >> 20} MiB; ask in parts"
-                )
-    except ClientDisconnect:
-        raise HTTPException(400, "the question ended early; send it whole") from None
-    return bytes(parts)
 
 
 class _Cards:

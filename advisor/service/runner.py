@@ -20,12 +20,14 @@ from kvready.advisor.link_curves import priors_of
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.roofline import GPUS, Roofline
+from kvready.advisor.service.access import check_bind
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.policy_desk import PolicyDesk
 from kvready.advisor.service.readiness_socket import readiness_socket
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
+from kvready.advisor.service.tls import tls_options
 from kvready.advisor.settings import CalibrationSettings, Settings
 from kvready.advisor.version import VERSION
 from kvready.collectors.endpoint import bracketed
@@ -70,8 +72,10 @@ def record(settings: Settings, seconds: float | None, say: Say) -> Sidecar:
 
 def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
     """Run the API over a started sidecar until a signal comes or a thread fails."""
+    tls = tls_options(sidecar.settings.api)
     config = uvicorn.Config(
         create_app(sidecar),
+        **tls,
         log_level=logging.WARNING,
         access_log=False,
         lifespan="off",
@@ -85,7 +89,8 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
 
     sidecar.on_fault = end
     host, port = listener.getsockname()[:2]
-    say(f"serving on http://{bracketed(host)}:{port}")
+    scheme = "https" if tls else "http"
+    say(f"serving on {scheme}://{bracketed(host)}:{port}")
     path = sidecar.settings.api.readiness_socket
     with readiness_socket(path, sidecar), _signals(end):
         _forget_start()
@@ -95,8 +100,9 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
 
 @contextmanager
 def listening(settings: Settings) -> Iterator[socket.socket]:
-    """The API's socket, bound. Raises `ServiceError` that names the fix."""
+    """The API's socket, bound. Raises `ServiceError` or `SettingsError` that names the fix."""
     api = settings.api
+    check_bind(api)
     family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
