@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -15,11 +16,14 @@ from typing import Annotated
 
 import typer
 
+from kvready.advisor.hooks.flag_client import FlagClient
+from kvready.advisor.policies import Scope
+from kvready.advisor.settings import OPERATOR_VARIABLE
 from kvready.advisor.whatif.sim_engine import recorded
 from kvready.advisor.whatif.sim_engine.clock import RealClock
 from kvready.advisor.whatif.sim_engine.engine import SimEngine
 from kvready.advisor.whatif.sim_engine.faults import LASTS, Faults, parse_fault
-from kvready.advisor.whatif.sim_engine.flags import parse_flags
+from kvready.advisor.whatif.sim_engine.flags import LiveFlags, parse_flags
 from kvready.advisor.whatif.sim_engine.machine import vllm_like
 from kvready.advisor.whatif.sim_engine.mix import NAME as MIX
 from kvready.advisor.whatif.sim_engine.surfaces import Addresses, Surfaces
@@ -27,6 +31,8 @@ from kvready.advisor.whatif.sim_engine.workloads import drawn
 from kvready.advisor.whatif.traces import read_workload
 from kvready.advisor.whatif.workload import Workload
 from kvready.collectors.endpoint import bracketed
+from kvready.collectors.errors import SettingsError
+from kvready.collectors.names import SIMULATED_ENGINE
 
 PAGE_TOKENS = 32
 LATE_SECONDS = 0.25  # behind its clock, from which on it is said
@@ -58,6 +64,11 @@ PoliciesGiven = Annotated[
     typer.Option("--policy", help="dedup, balance or gpu_copy.", metavar="POLICY=on|off"),
 ]
 
+FlagsFrom = Annotated[
+    str | None,
+    typer.Option("--flags", help="Obey what this sidecar says, as long as it does.", metavar="URL"),
+]
+
 
 def sim_engine(
     workload: Asked = MIX,
@@ -67,6 +78,7 @@ def sim_engine(
     speed: Speed = 1.0,
     fault: FaultsGiven = None,
     policy: PoliciesGiven = None,
+    flags: FlagsFrom = None,
     model: Annotated[str, typer.Option("--model", help="Preset or config.json.")] = "llama-3.1-8b",
     machine: Annotated[str, typer.Option("--machine", help="h200 or gh200.")] = "h200",
     hbm_gib: Annotated[float, typer.Option("--hbm-gib", min=0.1, help="HBM for KV.")] = 4.0,
@@ -90,6 +102,8 @@ def sim_engine(
 
     All that it feeds is labelled SIMULATED.
     """
+    if flags is not None and (policy or record):
+        raise SettingsError("--flags says what is obeyed, live: leave out --policy and --record")
     faults = Faults(map(parse_fault, fault or []))
     asked = _workload(workload, rate, requests, seed)
     engine = SimEngine(
@@ -99,6 +113,9 @@ def sim_engine(
         parse_flags(policy or []),
         seed,
     )
+    client = None if flags is None else _client(flags)
+    if client is not None:
+        engine.flags = LiveFlags(client)
     if record is not None:
         _say(recorded.write(record, engine, asked.name, seed))
         return
@@ -109,14 +126,27 @@ def sim_engine(
         surfaces = Surfaces(engine.described, Addresses(where, host, port, spans), clock, faults)
         _say(f"SIMULATED {asked.name}: {engine.requests} requests at speed {speed:g}")
         _say(f"attach with: kvready attach http://{bracketed(host)}:{surfaces.port}")
+        if client is not None:
+            client.start()
+            _say(f"policies: as {flags} says, OFF where it does not")
         try:
             if engine.run(clock, surfaces):
                 _say("all is served; idle until stopped")
                 stopping.wait()
         finally:
             surfaces.close()
+            if client is not None:
+                client.stop()
     if clock.behind_seconds > LATE_SECONDS:
         _say(f"the engine fell {clock.behind_seconds:.2f} s behind its clock: lower --speed")
+
+
+def _client(url: str) -> FlagClient:
+    token = os.environ.get(OPERATOR_VARIABLE, "")
+    try:
+        return FlagClient(url, "sim-engine", Scope(engine=SIMULATED_ENGINE), token=token)
+    except ValueError as error:
+        raise SettingsError(f"--flags: {error}") from None
 
 
 def _workload(name: str, rate: float, requests: int, seed: int) -> Workload:

@@ -87,7 +87,9 @@ class Asker:
     def __init__(self, url: str, seconds: float, tls: ssl.SSLContext | None = None) -> None:
         """`seconds`: from the question to the end of the answer. Raises ValueError for the URL."""
         self._place = urlsplit(url)
-        if self._place.scheme not in ("http", "https") or not self._place.hostname:
+        # Reading the port raises where it is none.
+        is_whole = bool(self._place.hostname) and self._place.port != 0
+        if self._place.scheme not in ("http", "https") or not is_whole:
             raise ValueError(f"{url!r} is no URL; write http://HOST:PORT")
         self._tls = None
         if self._place.scheme == "https":
@@ -108,8 +110,8 @@ class Asker:
             connection.end_by(ends_seconds)
             target = self._place.path.rstrip("/") + path
             connection.request("POST", target, body, headers)
-            response = connection.getresponse()
-            content = response.read(MAX_BODY_BYTES + 1)
+            with connection.getresponse() as response:
+                content = response.read(MAX_BODY_BYTES + 1)
             if len(content) > MAX_BODY_BYTES:
                 raise http.client.HTTPException("the answer is too long")
             if response.will_close:

@@ -85,6 +85,10 @@ class FlagClient:
         """Whether a policy may act on all requests, now."""
         return self.held.switch(policy, self._clock()).is_on
 
+    def is_split(self, policy: Policy) -> bool:
+        """Whether it may act on some, which `treats` tells, now."""
+        return self.held.switch(policy, self._clock()).split is not None
+
     def treats(self, policy: Policy, prefix_group: int | None) -> bool:
         """Whether it may act on requests that begin with this block (its hash), now."""
         return self.held.switch(policy, self._clock()).treats(prefix_group)
@@ -98,6 +102,8 @@ class FlagClient:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
+        if not self._thread.is_alive():
+            self._asker.close()
         self.held = NOTHING
 
     def ask(self) -> Heard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kvready.advisor.roofline import Roofline
 from kvready.advisor.strata import BatchLimits, fill_steps
@@ -63,6 +63,11 @@ class Batcher:
         if self._is_naive and live.wants_load:
             for delay in (IDLE_DELAY_SECONDS, LONGEST_DEFERRAL_SECONDS):
                 self._timeline.at(now_seconds + delay, _look_again, live)
+
+    def hold_only(self, may_hold: Callable[[LiveRequest], bool]) -> None:
+        """Dedup defers these and nobody else."""
+        if self._strata is not None:
+            self._strata.may_hold = may_hold
 
     def computed(self, live: LiveRequest) -> None:
         """Its prefill is done, its blocks are in the cache."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -69,6 +69,7 @@ class StrataLine:
         self._promised: dict[str, int] = {}  # from which block on
         self._deferred: set[str] = set()  # in the round before
         self._behind: deque[LiveRequest] = deque()  # beyond what is scanned
+        self.may_hold: Callable[[LiveRequest], bool] | None = None  # whom dedup treats; None: all
 
     def join(self, live: LiveRequest, now_seconds: float) -> None:
         """It waits, and promises what it does not find."""
@@ -104,6 +105,7 @@ class StrataLine:
         self._promise(queue)
         if self._policies.order is QueueOrder.LONGEST_PREFIX:
             queue = sorted(queue, key=lambda waiting: -waiting.context_tokens)
+        queue = self._treated(queue)
         settings = self._ratio.settings
         if self._parks:
             # Nothing stands still for a load there: balance is when loads start.
@@ -113,6 +115,18 @@ class StrataLine:
         self._queue.settle(plan, now_seconds)
         self._count_holds(set(plan.deferred), now_seconds)
         return [self._lives[admission.request_id] for admission in plan.admitted], plan
+
+    def _treated(self, queue: Sequence[Waiting]) -> Sequence[Waiting]:
+        """Who is not treated waits for nobody."""
+        if self.may_hold is None:
+            return queue
+        may_hold, lives = self.may_hold, self._lives
+        return [
+            waiting
+            if not waiting.awaited_tokens or may_hold(lives[waiting.request_id])
+            else msgspec.structs.replace(waiting, awaited_tokens=0)
+            for waiting in queue
+        ]
 
     def see(self, plan: Plan, stall_seconds: float, batch_seconds: float) -> None:
         """A planned batch ran."""

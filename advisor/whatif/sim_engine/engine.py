@@ -6,7 +6,7 @@ import msgspec
 
 from kvready.advisor.whatif.sim_engine.clock import Clock
 from kvready.advisor.whatif.sim_engine.faults import FaultName, Faults
-from kvready.advisor.whatif.sim_engine.flags import Flags
+from kvready.advisor.whatif.sim_engine.flags import Obeyed
 from kvready.advisor.whatif.sim_engine.hidden import Hidden
 from kvready.advisor.whatif.sim_engine.machine import SimMachine, described
 from kvready.advisor.whatif.sim_engine.narrator import Narrator, Sink, Stopped
@@ -27,7 +27,7 @@ class SimEngine:
         machine: SimMachine,
         workload: Workload,
         faults: Faults,
-        flags: Flags,
+        flags: Obeyed,
         seed: int,
     ) -> None:
         self.flags = flags

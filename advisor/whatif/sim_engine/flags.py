@@ -1,11 +1,34 @@
-"""Which policies a simulated engine obeys, read at each step."""
+"""Which policies a simulated engine obeys, read at each step: fixed, or as a sidecar says."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from kvready.advisor.hooks.flag_client import FlagClient
+from kvready.advisor.policies import Policy
 from kvready.collectors.errors import SettingsError
 from kvready.collectors.names import CopyMethod
 
 ON_OFF = {"on": True, "off": False}
+
+
+class Obeyed(Protocol):
+    """What an engine reads of its switches."""
+
+    @property
+    def dedup(self) -> bool:
+        """Whether anybody may be held."""
+
+    @property
+    def balance(self) -> bool:
+        """Whether batches are Strata's."""
+
+    @property
+    def copy_method(self) -> CopyMethod:
+        """The mover that loads and backups go by."""
+
+    def may_hold(self, prefix_group: int | None) -> bool:
+        """Whether those whose prompts begin with this block may be held."""
 
 
 class Flags:
@@ -19,7 +42,41 @@ class Flags:
     @property
     def copy_method(self) -> CopyMethod:
         """The mover that loads and backups go by."""
-        return CopyMethod.GATHER if self.gpu_copy else CopyMethod.DMA_PER_PAGE
+        return _copy_method(self.gpu_copy)
+
+    def may_hold(self, prefix_group: int | None) -> bool:
+        """Whether those whose prompts begin with this block may be held."""
+        return self.dedup
+
+
+class LiveFlags:
+    """The same, as a sidecar says at this moment; OFF once it no longer does."""
+
+    def __init__(self, client: FlagClient) -> None:
+        self._client = client
+
+    @property
+    def dedup(self) -> bool:
+        """Whether anybody may be held."""
+        return self._client.is_on(Policy.DEDUP) or self._client.is_split(Policy.DEDUP)
+
+    @property
+    def balance(self) -> bool:
+        """Whether batches are Strata's."""
+        return self._client.is_on(Policy.BALANCE)
+
+    @property
+    def copy_method(self) -> CopyMethod:
+        """The mover that loads and backups go by."""
+        return _copy_method(self._client.is_on(Policy.GPU_COPY))
+
+    def may_hold(self, prefix_group: int | None) -> bool:
+        """Whether those whose prompts begin with this block may be held."""
+        return self._client.treats(Policy.DEDUP, prefix_group)
+
+
+def _copy_method(gathers: bool) -> CopyMethod:
+    return CopyMethod.GATHER if gathers else CopyMethod.DMA_PER_PAGE
 
 
 def parse_flags(texts: list[str]) -> Flags:

@@ -6,7 +6,7 @@ import msgspec
 
 from kvready.advisor.whatif.presets import GATHER, PER_PAGE, Sizes, scenario
 from kvready.advisor.whatif.scenario import EngineLimits, LinkSpec, Scenario
-from kvready.advisor.whatif.sim_engine.flags import Flags
+from kvready.advisor.whatif.sim_engine.flags import Obeyed
 from kvready.collectors.names import SIMULATED_ENGINE, SIMULATED_RELEASE, CopyMethod, OverlapMode
 from kvready.collectors.records import EngineDescribed
 
@@ -52,7 +52,7 @@ def vllm_like(
     )
 
 
-def described(machine: SimMachine, block_tokens: int, flags: Flags) -> EngineDescribed:
+def described(machine: SimMachine, block_tokens: int, flags: Obeyed) -> EngineDescribed:
     """What the engine says that it is: simulated, wherever it is named."""
     made = machine.scenario
     pages = made.shape.layout(made.page_tokens, made.tensor_parallel)

@@ -13,8 +13,9 @@ from kvready.advisor.whatif.batcher import Batcher
 from kvready.advisor.whatif.live_request import LiveRequest
 from kvready.advisor.whatif.scenario import LinkSpec, Scenario
 from kvready.advisor.whatif.sim_engine.faults import Faults
-from kvready.advisor.whatif.sim_engine.flags import Flags
+from kvready.advisor.whatif.sim_engine.flags import Obeyed
 from kvready.advisor.whatif.sim_engine.hidden import Hidden
+from kvready.advisor.whatif.sim_engine.kv_wire import block_hash
 from kvready.advisor.whatif.sim_engine.round import Round
 from kvready.advisor.whatif.sim_engine.watched_parts import (
     HiddenLink,
@@ -41,7 +42,7 @@ class WatchedRun(Run):
         watcher: Watcher,
         hidden: Hidden,
         faults: Faults,
-        flags: Flags,
+        flags: Obeyed,
         loads: Movable,
         backups: Movable,
     ) -> None:
@@ -103,8 +104,13 @@ class WatchedRun(Run):
         self._cache.changed = None
         self._batcher = Batcher(scenario, self._roofline, self._cache, self._movers, self._timeline)
         self._batcher.admission = self._watched
+        self._batcher.hold_only(self._may_hold)
         for live in waiting:
             self._batcher.join(self._now, live, self._cache.match(live.findable_blocks))
+
+    def _may_hold(self, live: LiveRequest) -> bool:
+        blocks = live.request.blocks
+        return self._flags.may_hold(block_hash(blocks[0]) if blocks else None)
 
     def _begin_slot(self) -> Slot | None:
         now = self._told.now = self._now
