@@ -36,12 +36,8 @@ class PolicyClient:
         token = read_token(token_file, "--token-file").decode("utf-8", "surrogateescape")
         token = token or os.environ.get(ADMIN_VARIABLE, "") or os.environ.get(OPERATOR_VARIABLE, "")
         headers = {"authorization": f"Bearer {token.strip()}"} if token else {}
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=CALL_SECONDS,
-            trust_env=False,  # a sidecar is not behind a proxy of the shell's
-            verify=_verified(ca_file, certificate_file, key_file),
-        )
+        self._headers = headers
+        self._tls = _verified(ca_file, certificate_file, key_file)
 
     def get(self, path: str, **query: object) -> Any:
         """A document. Raises `ServiceError`."""
@@ -62,8 +58,13 @@ class PolicyClient:
         return True, self._document(answer)
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        # A sidecar is not behind the shell's proxy.
+        client = httpx.Client(
+            headers=self._headers, timeout=CALL_SECONDS, trust_env=False, verify=self._tls
+        )
         try:
-            return self._client.request(method, self._url + path, **options)
+            with client:
+                return client.request(method, self._url + path, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServiceError(
                 f"{self._url} does not answer ({error}); name the sidecar with --url. To switch "
