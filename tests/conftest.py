@@ -65,6 +65,15 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder on no disk: a killed process waits for what its disk was asked to do."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="kv", dir=memory if memory.is_dir() else None))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
 def free_port() -> int:
     """A port that nothing listens on."""
     return served.free_port()

@@ -322,13 +322,13 @@ def check_kills(folder: Path, times: int) -> None:
         life.keeper.close()
 
 
-def test_a_killed_sidecar_finds_its_policies_where_they_were(tmp_path: Path) -> None:
-    check_kills(tmp_path, 5)
+def test_a_killed_sidecar_finds_its_policies_where_they_were(in_memory: Path) -> None:
+    check_kills(in_memory, 5)
 
 
 @pytest.mark.soak
-def test_the_same_two_hundred_times(tmp_path: Path) -> None:
-    check_kills(tmp_path, 200)
+def test_the_same_two_hundred_times(in_memory: Path) -> None:
+    check_kills(in_memory, 200)
 
 
 def test_a_replay_makes_the_same_moves(tmp_path: Path) -> None:
