@@ -55,6 +55,7 @@ def _broken(evidence: GateEvidence) -> list[Check]:
         "taps_not_whole": evidence.taps.doubtful,
         "contradictions": evidence.taps.contradictions,
         "stale_calibrations": evidence.engine.stale_calibrations,
+        "stalls": ("no batch runs",) if evidence.engine.is_stalled else (),
     }
     return [
         Check(

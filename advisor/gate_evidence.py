@@ -53,6 +53,7 @@ class EngineEvidence(msgspec.Struct, frozen=True):
     stale_calibrations: tuple[str, ...] = ()
     gathers_itself: bool = False  # its loads are gathered without us
     has_lower_tier: bool = True  # from which it loads
+    is_stalled: bool = False  # requests wait, and no batch runs
 
 
 class SavingEvidence(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ _NAMES = {
         "taps_not_whole",
         "contradictions",
         "stale_calibrations",
+        "stalls",
         "engine_described",
     ),
     Gate.ACCURACY: (

@@ -93,11 +93,11 @@ def tap_evidence(pipeline: Pipeline, deliveries: Deliveries) -> TapEvidence:
     )
 
 
-def engine_evidence(pipeline: Pipeline) -> EngineEvidence:
+def engine_evidence(pipeline: Pipeline, is_stalled: bool) -> EngineEvidence:
     """What the engine says that it is, and whether profiles still speak of it."""
     engine = pipeline.engine
     if engine is None:
-        return EngineEvidence("")
+        return EngineEvidence("", is_stalled=is_stalled)
     stale = [
         f"{one.source} to {one.destination} by {one.method or 'untold'}"
         for one in pipeline.calibrations
@@ -109,6 +109,7 @@ def engine_evidence(pipeline: Pipeline) -> EngineEvidence:
         stale_calibrations=tuple(sorted(stale)),
         gathers_itself=engine.load_method is CopyMethod.GATHER,
         has_lower_tier=_loads(pipeline, engine),
+        is_stalled=is_stalled,
     )
 
 

@@ -150,6 +150,7 @@ class Gatekeeper:
             if danger.hazard is Hazard.ENGINE_UPGRADED:
                 self.signals.forget()
             if danger.hazard in (Hazard.ENGINE_UPGRADED, Hazard.ENGINE_RESTARTED):
+                self.signals.scores.forget()  # so that a pause lasts until there are enough again
                 self._rows.clear()
             if danger.hazard in UNCLEAN:
                 self._canaries.tracker.disturbed(danger.hazard)
@@ -163,7 +164,7 @@ class Gatekeeper:
             bad=signals.bad_cells.cells,
             bad_names=tuple(one.name for one in signals.bad_cells.listed),
             taps=tap_evidence(pipeline, signals.deliveries),
-            engine=engine_evidence(pipeline),
+            engine=engine_evidence(pipeline, self.watch.is_stalled),
             slowdown=slowdown_evidence(pipeline),
             told=would_be(pipeline),
             burns=signals.burns(pipeline),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
 import pytest
 from story import ENGINE, Story, decode, prefill
+from test_gates import good
 
+from kvready.advisor.gate_names import CHECK_NAMES, check_name
 from kvready.advisor.gatekeeper import Gatekeeper
-from kvready.advisor.gates import digest_of, report_bytes
+from kvready.advisor.gates import checked, digest_of, report_bytes
 from kvready.advisor.hazard_watch import LOST_SECONDS, STALL_SECONDS
 from kvready.advisor.modes import Transition
 from kvready.advisor.pipeline import Pipeline
@@ -206,3 +209,51 @@ def test_reports_come_each_minute_for_every_policy_and_the_version_beside_it() -
         (Policy.DEDUP, "1"), (Policy.DEDUP, "2"), (Policy.BALANCE, "1"), (Policy.GPU_COPY, "1"),
     }  # fmt: skip
     assert story.pipeline.control.reports.by_id(next(iter(gates.latest.values())).report_id)
+
+
+def test_predictions_that_stay_bad_take_what_acts_back_within_two_evaluations() -> None:
+    story = Acting(Policy.DEDUP)
+    draw = random.Random(3)
+    noticed = 0.0
+    for second in range(1_500):
+        story.tell(float(second), Tick(float(second), 1e6 + second), tap="recorder")
+        if second % 8 == 1:
+            name, begin = f"r{second}", second + 0.1
+            took = draw.choice([0.05, 5.0])  # nothing tells which
+            story.arrives(begin, name, [second], prompt=200)
+            story.batch(begin, begin + took, prefill(name, 200))
+            story.scheduled(begin, name)
+            story.first_token(begin + took, name)
+            story.finished(begin + took, name)
+        burning = any(one.is_burning for one in story.pipeline.gates.signals.burns(story.pipeline))
+        noticed = noticed or (second if burning and second % 60 == 0 else 0.0)
+        moves = [move for move in story.moves if move.policy is Policy.DEDUP]
+        if moves:
+            break
+    assert [move.trigger for move in moves] == [Hazard.BAD_PREDICTIONS]
+    assert story.state(Policy.DEDUP).mode is Mode.ADVISE
+    assert moves[0].seconds - noticed <= 120.0
+
+
+def test_every_check_has_a_name_that_metrics_know() -> None:
+    reports: list[GateReport] = []
+    play(RECORDINGS[-1], on_report=reports.append)
+    seen = {check_name(check) for report in reports for check in report.checks}
+    assert seen
+    assert seen <= set(CHECK_NAMES)
+    for policy in Policy:
+        for mode in Mode:
+            checks, _ = checked(good(policy, mode))
+            assert {check_name(check) for check in checks} <= set(CHECK_NAMES) | {"accuracy:burn"}
+
+
+def test_a_restart_pauses_until_there_are_outcomes_enough_of_the_new_life() -> None:
+    story = Acting(Policy.DEDUP)
+    for n in range(40):
+        story.batch(1.0 + n, 1.5 + n, decode("x", 64))
+    signals = story.pipeline.gates.signals
+    assert signals.scores.evidence(50.0)
+    story.tell(50.0, TapStatus(SCHEDULER, 0, TapEvent.EPOCH, TapState.LIVE, 1), SCHEDULER)
+    assert signals.scores.evidence(50.0) == {}
+    story.ticks(51, 300)
+    assert story.state(Policy.DEDUP).overlay is Overlay.PAUSED

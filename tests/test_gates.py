@@ -109,9 +109,9 @@ def more_wrong(evidence: GateEvidence, amount: float) -> GateEvidence:
 
 
 def one_sided(evidence: GateEvidence, amount: float) -> GateEvidence:
+    """No error smaller than before, and all of them to one side."""
     cells = tuple(
-        replace(c, errors=tuple(e + math.copysign(amount, sum(c.errors)) for e in c.errors))
-        for c in evidence.cells
+        replace(c, errors=tuple(abs(e) + amount for e in c.errors)) for c in evidence.cells
     )
     return replace(evidence, cells=cells)
 
@@ -128,6 +128,10 @@ def doubtful(evidence: GateEvidence, amount: float) -> GateEvidence:
 
 def stale(evidence: GateEvidence, amount: float) -> GateEvidence:
     return replace(evidence, engine=replace(evidence.engine, stale_calibrations=("link",)))
+
+
+def stalled(evidence: GateEvidence, amount: float) -> GateEvidence:
+    return replace(evidence, engine=replace(evidence.engine, is_stalled=True))
 
 
 def saves_less(evidence: GateEvidence, amount: float) -> GateEvidence:
@@ -176,12 +180,13 @@ def graver(evidence: GateEvidence, amount: float) -> GateEvidence:
 
 
 def narrower(evidence: GateEvidence, amount: float) -> GateEvidence:
-    left = {target: int(1_000 * amount) for target in TARGETS[evidence.policy]}
+    more = int(1_000 * amount)
+    left = {t: evidence.left_out.get(t, 0) + more for t in TARGETS[evidence.policy]}
     return replace(evidence, left_out=left)
 
 
 WORSE = (
-    less_covered, more_wrong, one_sided, more_lost, doubtful, stale, saves_less, unproven,
+    less_covered, more_wrong, one_sided, more_lost, doubtful, stale, stalled, saves_less, unproven,
     less_bound, mismatched, graver, narrower,
 )  # fmt: skip
 
@@ -203,7 +208,9 @@ def test_worse_evidence_never_earns_a_better_verdict(policy, mode, minutes, step
     for worsen, amount in steps:
         evidence = worsen(evidence, amount)
         after = verdict_of(evidence)
-        assert GRAVITY.index(after) <= GRAVITY.index(before), worsen.__name__
+        # A machinery that is not believed no longer speaks against a policy either: it errs.
+        least = Verdict.ERROR if worsen is unproven and before is Verdict.FAIL else before
+        assert GRAVITY.index(after) <= GRAVITY.index(least), worsen.__name__
         before = after
 
 

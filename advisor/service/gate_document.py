@@ -93,6 +93,7 @@ def _data() -> list[Row]:
         ("`taps_not_whole`", "no tap has an unhealed gap or is silent", "error"),
         ("`contradictions`", "no two sources contradict each other", "error"),
         ("`stale_calibrations`", "no link profile is off by more than twice", "error"),
+        ("`stalls`", "requests do not wait while no batch runs", "error"),
         ("`engine_described`", "the engine said what it is", "open"),
     ]
 
