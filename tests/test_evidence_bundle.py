@@ -10,7 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from story import Story, decode, prefill
+from typer.testing import CliRunner
 
+from kvready.advisor.commands.app import app
+from kvready.advisor.commands.gate import served_reports
 from kvready.advisor.evidence_bundle import (
     MANIFEST,
     RECORDING,
@@ -22,7 +25,9 @@ from kvready.advisor.evidence_bundle import (
 )
 from kvready.advisor.gates import digest_of, report_bytes
 from kvready.advisor.playback import play
+from kvready.advisor.policies import Policy
 from kvready.advisor.report_difference import MAX_DIFFERENCES, differences
+from kvready.advisor.verdicts import GateReport
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
 from kvready.collectors.records import Tick
@@ -198,3 +203,59 @@ def _rewritten(bundle: Path, folder: Path, reports, **manifest_changes) -> Path:
         target.writestr(REPORTS, body)
         target.writestr(RECORDING, source.read(RECORDING))
     return path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def test_gate_report_shows_a_bundles_verdicts_with_figures_and_limits(bundle: Path) -> None:
+    ended = run("gate", "report", "dedup", "--from", str(bundle))
+    assert ended.exit_code == 0, ended.output
+    assert "dedup, version 1, in shadow: inconclusive" in ended.output
+    assert "(at least 100 pairs)" in ended.output
+    assert "balance" not in ended.output
+
+
+def test_gate_report_as_json_is_the_one_spelling_of_the_reports(bundle: Path) -> None:
+    ended = run("gate", "report", "--from", str(bundle), "--json")
+    found = msgspec.json.decode(ended.output, type=tuple[GateReport, ...])
+    assert found == bundled_reports(bundle)
+    assert all(report_bytes(one).decode() in ended.output for one in found)
+
+
+def test_a_verdict_is_explained_by_its_id(bundle: Path) -> None:
+    report = bundled_reports(bundle)[1]
+    ended = run("explain", report.report_id, "--from", str(bundle))
+    assert ended.exit_code == 0, ended.output
+    for check in report.checks:
+        assert check.name.replace("_", " ") in ended.output
+
+
+def test_a_request_is_explained_from_a_recording(recording: Path) -> None:
+    ended = run("explain", "r5", "--from", str(recording))
+    assert ended.exit_code == 0, ended.output
+    assert "where its 300.0 ms to the first token went" in ended.output
+    assert isinstance(run("explain", "nobody", "--from", str(recording)).exception, RecordingError)
+
+
+def test_verify_says_equal_or_different_with_its_exit_code(bundle: Path, tmp_path: Path) -> None:
+    assert run("evidence", "verify", str(bundle)).exit_code == 0
+    reports = list(bundled_reports(bundle))
+    reports[0] = msgspec.structs.replace(reports[0], verdict="pass")
+    ended = run("evidence", "verify", str(_rewritten(bundle, tmp_path, reports)))
+    assert ended.exit_code == 1
+    assert "different" in ended.output
+
+
+def test_reports_of_a_sidecar_are_read_back_as_they_were(bundle: Path) -> None:
+    """Whatever JSON does to them on the way."""
+    reports = bundled_reports(bundle)
+
+    class Answering:
+        def get(self, path: str, **query: object) -> object:
+            own = [one for one in reports if one.policy == query["policy"]]
+            return json.loads(json.dumps({"reports": [msgspec.to_builtins(one) for one in own]}))
+
+    found = [one for p in Policy for one in served_reports(Answering(), p, 10)]
+    assert list(map(report_bytes, found)) == list(map(report_bytes, reports))
