@@ -93,17 +93,20 @@ class Readiness:
 
     def _answers(self, asked: ReadinessAsked, moment: Moment, desks: Desks) -> Answers:
         self.asked += 1
+        known = self._ranks
+        for rank in {one.rank if one.rank in known else FIRST_RANK for one in asked.candidates}:
+            if rank not in desks or desks[rank].is_old(known[rank], moment):
+                desks[rank] = _Desk(known[rank], moment)
         return Answers(
-            tuple([self._answer(one, moment, desks) for one in asked.candidates]),
-            ingest=moment[0],
+            tuple([self._answer(one, desks) for one in asked.candidates]), ingest=moment[0]
         )
 
-    def _answer(self, asked: AskedCandidate, moment: Moment, desks: Desks) -> Answer:
+    def _answer(self, asked: AskedCandidate, desks: Desks) -> Answer:
         rank = self._ranks.get(asked.rank)
         if rank is None:  # nothing was ever heard of it
             reason = Reason.UNKNOWN_REQUEST if asked.request_id else Reason.UNKNOWN_RESIDENCY
-            return _unsaid(reason, _desk(self._ranks[FIRST_RANK], moment, desks).estimates)
-        desk = _desk(rank, moment, desks)
+            return _unsaid(reason, desks[FIRST_RANK].estimates)
+        desk = desks[rank.rank]
         holding = self._matcher.holding(asked, rank, desk.estimates)
         if isinstance(holding, Reason):
             return _unsaid(holding, desk.estimates)
@@ -188,14 +191,6 @@ class _Desk:
 
 
 Desks = dict[int, _Desk]  # by rank
-
-
-def _desk(rank: EngineRank, moment: Moment, desks: Desks) -> _Desk:
-    """The estimates of a rank, made anew when anything was seen there or time has passed."""
-    desk = desks.get(rank.rank)
-    if desk is None or desk.is_old(rank, moment):
-        desk = desks[rank.rank] = _Desk(rank, moment)
-    return desk
 
 
 def ready_seconds(verdict: Verdict) -> Range | None:

@@ -73,7 +73,6 @@ class TierPrefix(msgspec.Struct, frozen=True, gc=False):
     blocks: int
     tokens: int
     blocks_by_tier: dict[Tier, int]
-    tokens_by_tier: dict[Tier, int]
     degraded: bool
 
 
@@ -180,7 +179,7 @@ class Inventory:
         blocks = dict.fromkeys(TIERS, 0)
         shard = self._shard(publisher, rank, group)
         if shard is None:
-            return TierPrefix(0, 0, blocks, dict(blocks), degraded=True)
+            return TierPrefix(0, 0, blocks, degraded=True)
         found = list(map(shard.live.get, block_hashes))
         kinds = set(found)  # few, and each is one object: counting them is all in C
         if None in kinds:
@@ -192,9 +191,8 @@ class Inventory:
             nearest = ((packed & -packed).bit_length() - 1) // TIER_BITS
             blocks[TIERS[nearest]] += found.count(packed)
         size = shard.block_tokens
-        tokens = {tier: count * size for tier, count in blocks.items()}
         degraded = self._known.get(shard.publisher) is not Knowledge.LIVE
-        return TierPrefix(total, total * size, blocks, tokens, degraded)
+        return TierPrefix(total, total * size, blocks, degraded)
 
     def leading_blocks(
         self, block_hashes: Sequence[int], rank: int = 0, group: int = 0

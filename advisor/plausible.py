@@ -36,10 +36,12 @@ def is_plausible(record: msgspec.Struct) -> bool:
 
 
 def _is_plausible_question(asked: AskedCandidate) -> bool:
-    counts = [asked.prompt_tokens, asked.rank]
-    if asked.resource is not None:
-        counts += [*asked.resource.payload_bytes.values(), asked.resource.fragments]
-        counts.append(asked.resource.total_bytes)
+    if not (0 <= asked.prompt_tokens < MAX_COUNT and 0 <= asked.rank < MAX_COUNT):
+        return False
+    resource = asked.resource
+    if resource is None:
+        return True
+    counts = (*resource.payload_bytes.values(), resource.fragments, resource.total_bytes)
     return all(0 <= count < MAX_COUNT for count in counts)
 
 

@@ -87,6 +87,23 @@ def load_of(holding: Holding, estimates: Estimates) -> Load | None:
 class Weighing:
     """One holding under one engine's estimates: computes each way once."""
 
+    __slots__ = (
+        "_absent",
+        "_after_load",
+        "_common",
+        "_computed_after_load",
+        "_estimates",
+        "_hbm",
+        "_holding",
+        "_layers",
+        "_lower",
+        "_queue",
+        "_rest",
+        "load",
+        "queue",
+        "recompute_all",
+    )
+
     def __init__(self, holding: Holding, estimates: Estimates, queue: Range | None) -> None:
         self._holding = holding
         self._estimates = estimates
