@@ -27,7 +27,7 @@ from kvready.advisor.shape_cells import (
 from kvready.collectors.records import OverlapMode, RequestArrived, Surface, Tier
 
 ROLLS_APART = 4  # requests rolled forward one by one; for more, all are rolled at once
-MAX_LEADERS = 16  # places in prompts that are rolled forward for one set of estimates
+MAX_LEADERS = 16  # places in prompts that are foreseen for one set of estimates
 MAX_REMEMBERED_SHAPES = 4_096  # of prefills, and of copies: candidates of one call share them
 UNSEEN_FACTOR = 4.0  # of a load of which nothing like it was seen, either way
 INTO_HBM = (Tier.HOST, Tier.HBM)
@@ -236,19 +236,25 @@ class EngineEstimates:
         return blocks, self._brought(leader, end * self.block_tokens, blocks * self.block_tokens)
 
     def _brought(self, leader: str, end_tokens: int, tokens: int) -> Range | None:
-        """Until a request has computed its prompt up to here; rolled forward once per place."""
+        """Until a request has computed its prompt up to here; one roll tells of all of them."""
         place = (leader, end_tokens)
         if place not in self._leaders:
             state = self._engine_rank.requests.live.get(leader)
             if state is None or len(self._leaders) >= MAX_LEADERS:
                 return None
-            rolled = self._forecaster.inflight.rolled_to(state, end_tokens, self.moment)
-            self._leaders[place] = self._noted(rolled.mark_seconds, rolled.horizon_seconds)
+            self._leaders[place] = self._place_seconds(state, end_tokens)
         seconds = self._leaders[place]
         if seconds is None:
             return None
         cell = inflight_cell("batch", tokens)
         return _scaled(seconds, self._factors_of(Target.INFLIGHT_READY, cell))
+
+    def _place_seconds(self, state: RequestState, tokens: int) -> float | None:
+        if state.has_computed(tokens):
+            return 0.0
+        rolled = self._all_rolled()
+        seconds = rolled.progress.reached_seconds(state.arrived.request_id, tokens)
+        return self._noted(seconds, rolled.horizon_seconds)
 
     def _first_token(self, state: RequestState) -> Range | None:
         """From now, by the same forecast that is written when a request arrives."""
@@ -264,15 +270,18 @@ class EngineEstimates:
 
     def _first_token_seconds(self, state: RequestState) -> float | None:
         """A roll forward stops at its request, one of all at the last: the same, for many."""
-        lookahead = self._forecaster.lookahead
-        if self._rolls < ROLLS_APART:
+        if self._first_tokens is None and self._rolls < ROLLS_APART:
             self._rolls += 1
-            rolled = lookahead.roll(state, self.moment)
-            return self._noted(rolled.first_token_seconds, rolled.horizon_seconds)
+            apart = self._forecaster.lookahead.roll(state, self.moment)
+            return self._noted(apart.first_token_seconds, apart.horizon_seconds)
+        rolled = self._all_rolled()
+        seconds = rolled.seconds.get(state.arrived.request_id)
+        return self._noted(seconds, rolled.horizon_seconds)
+
+    def _all_rolled(self) -> FirstTokens:
         if self._first_tokens is None:
-            self._first_tokens = lookahead.first_tokens(self.moment)
-        seconds = self._first_tokens.seconds.get(state.arrived.request_id)
-        return self._noted(seconds, self._first_tokens.horizon_seconds)
+            self._first_tokens = self._forecaster.lookahead.first_tokens(self.moment)
+        return self._first_tokens
 
     def _noted(self, seconds: float | None, horizon_seconds: float) -> float | None:
         self.has_extrapolated |= seconds is not None and seconds > horizon_seconds

@@ -69,7 +69,7 @@ class InflightForecasts:
 
     def rolled_to(self, state: RequestState, tokens: int, moment: Moment) -> Rolled:
         """Forward until a request has computed so many tokens of its prompt."""
-        if state.computed_tokens >= tokens and state.is_running:
+        if state.has_computed(tokens):
             return Rolled(None, None, 0.0)
         return self._lookahead.roll(state, moment, Mark(state.arrived.request_id, tokens))
 

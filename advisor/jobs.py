@@ -81,6 +81,39 @@ class Rolled(NamedTuple):
     horizon_seconds: float = math.inf  # what is later was extrapolated from what was rolled
 
 
+class Progress:
+    """When each prompt is computed how far, in a roll of all requests."""
+
+    __slots__ = ("_ahead", "_rolled_seconds", "_steps", "_token_seconds")
+
+    def __init__(self) -> None:
+        self._steps: dict[str, list[tuple[int, float]]] = {}
+        self._ahead: dict[str, tuple[int, int]] = {}  # computed of its own, left of those before
+        self._rolled_seconds = self._token_seconds = 0.0
+
+    def step(self, request_id: str, tokens: int, now: float) -> None:
+        """A prompt is computed up to here now."""
+        self._steps.setdefault(request_id, []).append((tokens, now))
+
+    def end(self, now: float, token_seconds: float) -> None:
+        """The roll reached its bound: from now on at this pace."""
+        self._rolled_seconds, self._token_seconds = now, token_seconds
+
+    def left(self, request_id: str, found: int, ahead: int) -> None:
+        """What is computed of a prompt then, after so many tokens of others."""
+        self._ahead[request_id] = found, ahead
+
+    def reached_seconds(self, request_id: str, tokens: int) -> float | None:
+        """When so many tokens of a prompt are computed; None where that cannot be told."""
+        for computed, seconds in self._steps.get(request_id, ()):
+            if computed >= tokens:
+                return seconds
+        if request_id not in self._ahead:
+            return None
+        found, ahead = self._ahead[request_id]
+        return self._rolled_seconds + (ahead + max(0, tokens - found)) * self._token_seconds
+
+
 class Room(NamedTuple):
     """What a batch has left once those that run have joined it."""
 

@@ -106,6 +106,10 @@ class RequestState:
         """Up to where its prompt is found once its leader has brought what it promised."""
         return self.resident_blocks * self.arrived.block_tokens + self.promised_tokens
 
+    def has_computed(self, tokens: int) -> bool:
+        """Whether so much of its prompt is there for others already."""
+        return self.is_running and self.computed_tokens >= tokens
+
     @property
     def unfinished_copies(self) -> list[Copy]:
         """Copies towards HBM that it still needs."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kvready.advisor.jobs import Job, Limits, Link, Mark, Rolled, UnderWay
+from kvready.advisor.jobs import Job, Limits, Link, Mark, Progress, Rolled, UnderWay
 from kvready.advisor.scheduler_state import SchedulerState
 from kvready.collectors.records import BatchMember
 
@@ -27,10 +27,11 @@ BatchCost = Callable[[Sequence[BatchMember]], float]
 
 
 class FirstTokens(NamedTuple):
-    """Of all requests that can be told, seconds from now."""
+    """Of all requests that can be told, seconds from now, and how far each is until then."""
 
     seconds: dict[str, float]
     horizon_seconds: float = math.inf
+    progress: Progress = Progress()
 
 
 NOTHING_UNDER_WAY = UnderWay()
@@ -62,7 +63,8 @@ def first_tokens(
     """When each has its first token, rolled once: equal to `roll_forward` of one after another."""
     rolling = SchedulerState(jobs, None, limits, link, None)
     _roll(rolling, batch_seconds, under_way)
-    return FirstTokens(rolling.first_tokens, rolling.rolled.horizon_seconds)
+    assert rolling.progress is not None
+    return FirstTokens(rolling.first_tokens, rolling.rolled.horizon_seconds, rolling.progress)
 
 
 def _roll(rolling: SchedulerState, batch_seconds: BatchCost, under_way: UnderWay) -> None:

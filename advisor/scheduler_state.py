@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvready.advisor.jobs import UNBOUNDED, Job, Limits, Link, Mark, Rolled, Room
+from kvready.advisor.jobs import UNBOUNDED, Job, Limits, Link, Mark, Progress, Rolled, Room
 from kvready.advisor.overlap import usable_batch_seconds
 from kvready.advisor.shared_loads import common_blocks
 from kvready.collectors.records import BatchMember, OverlapMode
@@ -33,6 +33,7 @@ class SchedulerState:
     ) -> None:
         self._scan = scan
         self.first_tokens: dict[str, float] = {}
+        self.progress = Progress() if subject is None else None
         self.work = 0  # looks at a request
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
@@ -186,6 +187,8 @@ class SchedulerState:
             if job is None or not job.running:
                 continue
             job.context_tokens += member.new_tokens
+            if self.progress is not None and job.request_id not in self.first_tokens:
+                self.progress.step(job.request_id, job.context_tokens, now)
             if job is self._marked and self._mark_seconds is None:
                 self._mark_seconds = now if job.context_tokens >= self._mark_tokens else None
             if job.context_tokens < job.prompt_tokens:
@@ -212,8 +215,12 @@ class SchedulerState:
         """What is not known yet: in order, so many seconds for a token of a prompt."""
         self._horizon_seconds = now
         ahead = 1  # not known by now: later than now
+        if self.progress is not None:
+            self.progress.end(now, token_seconds)
         for job in (*self.running, *self.waiting):
             found = max(job.context_tokens, job.promised_tokens)
+            if self.progress is not None:
+                self.progress.left(job.request_id, found, ahead)
             if job is self._marked and self._mark_seconds is None:
                 before_mark = max(0, self._mark_tokens - found)
                 self._mark_seconds = now + (ahead + before_mark) * token_seconds

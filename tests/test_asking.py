@@ -13,7 +13,7 @@ from story import BLOCK_TOKENS, ENGINE, Story, prefill
 from kvready.advisor import engine_estimates, rollforward
 from kvready.advisor.contract import Answer, Candidate, InTime, Question, Resource, ResourceKind
 from kvready.advisor.decision import Decision, Reason, Tolerates
-from kvready.advisor.engine_estimates import ROLLS_APART
+from kvready.advisor.engine_estimates import MAX_LEADERS, ROLLS_APART
 from kvready.advisor.ledger import Target
 from kvready.advisor.load_priors import GENERIC, READ, LoadPriors, Path, Prior, PriorKind
 from kvready.advisor.lookahead import EXTRAPOLATED, Lookahead
@@ -148,9 +148,29 @@ def test_many_requests_are_answered_as_each_alone_for_a_bounded_number_of_rolls(
     together = ask(learned, *[Candidate(request_id=name) for name in names])
     assert rolls == ["one"] * ROLLS_APART + ["all"]
     for name, answer in zip(names, together, strict=True):
-        learned.pipeline.readiness._desks.clear()
+        learned.pipeline.readiness._desks_aside.clear()
         question = Question((Candidate(request_id=name),))
         assert learned.pipeline.readiness.ask(question, moment).answers == (answer,)
+
+
+def test_prefixes_of_many_leaders_are_foreseen_with_one_roll(
+    learned: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = learned.pipeline.moment[1] + 1.0
+    chains = [tuple(range(20_000 + 50 * n, 20_020 + 50 * n)) for n in range(MAX_LEADERS)]
+    for number, chain in enumerate(chains):
+        learned.arrives(now, f"leader{number}", chain)
+    rolls: list[str] = []
+    roll, at_once = Lookahead.roll, Lookahead.first_tokens
+    monkeypatch.setattr(Lookahead, "roll", lambda *a, **k: rolls.append("one") or roll(*a, **k))
+    monkeypatch.setattr(Lookahead, "first_tokens", lambda *a: rolls.append("all") or at_once(*a))
+    candidates = [Candidate(block_hashes=chain[: 3 + n % 7]) for n, chain in enumerate(chains)]
+    answers = ask(learned, *candidates)
+    assert sorted(rolls) == ["all", "one"], "the other is the newcomer's own"
+    for number, (candidate, answer) in enumerate(zip(candidates, answers, strict=True)):
+        assert WayName.WAIT in {way.way for way in answer.ways}, number
+        learned.pipeline.readiness._desks_aside.clear()
+        assert ask(learned, candidate) == [answer]
 
 
 def test_an_answer_rests_on_the_weakest_of_its_copies(told_story: Story) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvready.advisor import rollforward
-from kvready.advisor.jobs import Job, Limits, Link, UnderWay
+from kvready.advisor.jobs import Job, Limits, Link, Mark, UnderWay
 from kvready.advisor.rollforward import first_tokens, roll_forward
 from kvready.advisor.scheduler_state import SchedulerState
 from kvready.collectors.records import BatchMember, OverlapMode
@@ -197,7 +197,13 @@ def test_all_rolled_at_once_have_their_first_tokens_as_if_rolled_one_by_one(
     rest = (limits, seconds_per_token, UnderWay([members] if members else [], 1.0))
     apart = {one.request_id: first_token_seconds(jobs, one.request_id, *rest) for one in jobs}
     known = {name: seconds for name, seconds in apart.items() if seconds is not None}
-    assert first_tokens(jobs, *rest).seconds == known
+    at_once = first_tokens(jobs, *rest)
+    assert at_once.seconds == known
+    for one in jobs:
+        name = one.request_id
+        for tokens in range(1, one.prompt_tokens + 1, 1 + one.prompt_tokens // 5):
+            marked = roll_forward(jobs, name, *rest, mark=Mark(name, tokens)).mark_seconds
+            assert at_once.progress.reached_seconds(name, tokens) == marked
 
 
 deep_queues = st.tuples(
@@ -265,6 +271,11 @@ def test_beyond_its_horizon_it_goes_on_at_the_pace_of_what_was_rolled(waiting: i
     assert rolled.first_token_seconds is not None
     assert rolled.horizon_seconds < rolled.scheduled_seconds < rolled.first_token_seconds
     assert rolled.first_token_seconds == pytest.approx(whole.first_token_seconds, rel=0.1)
-    at_once = first_tokens(jobs, limits, one_second_a_step).seconds
+    together = first_tokens(jobs, limits, one_second_a_step)
+    at_once = together.seconds
     assert at_once[names[-1]] == pytest.approx(rolled.first_token_seconds)
     assert [at_once[name] for name in names] == sorted(at_once.values())
+    for name in names[::9]:
+        mark = Mark(name, 200)
+        marked = roll_forward(jobs, name, limits, one_second_a_step, mark=mark).mark_seconds
+        assert together.progress.reached_seconds(*mark) == marked
