@@ -16,7 +16,7 @@ from test_service import Flood, sidecar_of
 
 from kvready.advisor.service import calls as calls_module
 from kvready.advisor.service.app import create_app
-from kvready.advisor.service.calls import Announced, Calls
+from kvready.advisor.service.calls import Announced, Calls, Until, Work
 from kvready.advisor.service.sidecar import INGEST_BATCH_RECORDS, Sidecar
 
 LONG_SECONDS = 60.0
@@ -92,6 +92,19 @@ def test_a_call_that_does_not_end_is_waited_for_once() -> None:
         for _ in range(10_000):
             giver()
     assert giver.times == giver.cut_short == 1
+
+
+def test_what_was_given_is_counted_by_work_and_by_what_ended_it() -> None:
+    calls = Calls()
+    taps = [calls.giver(), calls.giver()]
+    ingest = calls.giver(Work.INGEST)
+    with calls.answering():
+        taps[0]()
+    calls.begin()
+    ingest.again.set()
+    ingest(calls.end)  # it answers the call itself
+    counts = {key: count for key, count in calls.given().items() if count}
+    assert counts == {(Work.TAP, Until.BOUND): 1, (Work.INGEST, Until.ANSWERED): 1}
 
 
 def test_endless_calls_leave_half_of_the_time_to_records() -> None:
@@ -178,3 +191,5 @@ def test_a_storm_of_calls_starves_no_tap() -> None:
         over.set()
         for caller in callers:
             caller.join()
+        given = sidecar.take_snapshot().values["kvready_stepped_aside_total"]
+        assert sum(given[Work.INGEST, end] for end in Until) > 10

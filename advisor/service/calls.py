@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 
 # To the newest call. One that takes longer waits for its caller, or builds a report.
 GIVEN_SECONDS = 0.01
+
+
+class Work(StrEnum):
+    """What a thread that steps aside does."""
+
+    TAP = "tap"
+    INGEST = "ingest"
+
+
+class Until(StrEnum):
+    """What ended a time that a thread stepped aside."""
+
+    ANSWERED = "answered"
+    BOUND = "bound"  # a call was still open
 
 
 class Calls:
@@ -31,12 +46,23 @@ class Calls:
         self._lock = threading.Lock()
         self._givers: list[GivesWay] = []
 
-    def giver(self) -> GivesWay:
+    def giver(self, work: Work = Work.TAP) -> GivesWay:
         """For one thread that takes in records."""
-        giver = GivesWay(self)
+        giver = GivesWay(self, work)
         with self._lock:
             self._givers.append(giver)
         return giver
+
+    def given(self) -> dict[tuple[str, ...], int]:
+        """How often threads stepped aside, by their work and by what ended it."""
+        counts: dict[tuple[str, ...], int] = {(work, end): 0 for work in Work for end in Until}
+        with self._lock:
+            givers = list(self._givers)
+        for giver in givers:
+            cut_short = giver.cut_short  # read first: it is counted after `times`
+            counts[giver.work, Until.BOUND] += cut_short
+            counts[giver.work, Until.ANSWERED] += giver.times - cut_short
+        return counts
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -68,7 +94,8 @@ class Calls:
 class GivesWay:
     """One thread's courtesy. `again` ends a wait: the thread is needed, or no call is left."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, work: Work) -> None:
+        self.work = work
         self.again = threading.Event()
         self.times = 0
         self.cut_short = 0  # times that the call was still open at the bound

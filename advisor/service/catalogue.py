@@ -23,6 +23,7 @@ from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.policies import Mode, Overlay
 from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.savings import Candidate, Verdict
+from kvready.advisor.service.calls import Until, Work
 from kvready.advisor.service.catalogue_gates import GATES
 from kvready.advisor.service.metric import (
     CONFIGURED,
@@ -91,6 +92,10 @@ OWN = (
     gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
     gauge("ingest_lag_seconds", "seconds",
           "Time from reception to ingestion, of the latest record ingested."),
+    counter("stepped_aside_total", "",
+            "Times that a thread that takes in records stepped aside for calls of the API, by "
+            "whether all were answered or its bound ended it.",
+            Label("thread", tuple(Work)), Label("until", tuple(Until))),
     gauge("evidence_info", "",
           "What kind of facts all of these are: measured, or simulated; always 1.",
           *_identity("evidence")),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kvready.advisor.service import snapshot
-from kvready.advisor.service.calls import Calls
+from kvready.advisor.service.calls import Calls, Work
 from kvready.advisor.service.intake import Intake, Shed
 from kvready.advisor.service.policy_view import policy_values
 from kvready.advisor.service.snapshot import Snapshot
@@ -91,7 +91,7 @@ class Sidecar:
         self.memories = tuple(tap.memory for tap in taps if tap.memory)
         self.fault: BaseException | None = None
         self.calls = Calls()
-        self._give_way = self.calls.giver()  # of the ingest thread
+        self._give_way = self.calls.giver(Work.INGEST)
         self.on_fault: Callable[[], None] = lambda: None
         self.intake = Intake(collector.name for collector in self.collectors)
         self.recorder = Recorder(
@@ -210,6 +210,7 @@ class Sidecar:
                     coverages,
                     self.recorder,
                     self.intake,
+                    self.calls,
                     sum(memory.failures for memory in self.memories),
                     time.monotonic(),
                 ),

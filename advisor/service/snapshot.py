@@ -28,6 +28,7 @@ from kvready.collectors.records import Tier
 if TYPE_CHECKING:
     from kvready.advisor.copy_model import CopyCalibration
     from kvready.advisor.pipeline import Pipeline
+    from kvready.advisor.service.calls import Calls
     from kvready.advisor.service.intake import Intake
     from kvready.advisor.service.tally import PairTally
     from kvready.collectors.otlp_forward import Forwarder
@@ -56,6 +57,7 @@ def own_values(
     coverages: tuple[Coverage, ...],
     recorder: Recorder,
     intake: Intake,
+    calls: Calls,
     memory_failures: int,
     now_seconds: float,
 ) -> dict[str, Children]:
@@ -81,6 +83,7 @@ def own_values(
         "ingest_dropped_total": {(tap,): count for tap, count in intake.dropped.items()},
         "ingest_queue_records": {(): len(intake)},
         "ingest_lag_seconds": {(): intake.lag_seconds},
+        "stepped_aside_total": calls.given(),
         "recording_active": {(): float(recording.active)},
         "recording_records_total": {(): recording.records},
         "recording_bytes_total": {(): recording.written_bytes},
