@@ -5,7 +5,7 @@ Bounded and pure, in ingest order.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from kvready.advisor.bad_cells import BadCells
@@ -40,7 +40,7 @@ class Signals:
         self._method: CopyMethod | None = None  # of the copy whose end is at hand
         self._minute_seconds: float | None = None  # when it began
         self._exposed_seconds = 0.0  # by then
-        self._batch_seconds: Counter[int] = Counter()  # since, by rank
+        self._batch_seconds: defaultdict[int, float] = defaultdict(float)  # since, by rank
 
     def before(self, record: AnyRecord, now_seconds: float) -> None:
         """A record is about to be taken: pairs that it settles are of this moment."""

@@ -225,8 +225,9 @@ def test_predictions_that_stay_bad_take_what_acts_back_within_two_evaluations() 
             story.scheduled(begin, name)
             story.first_token(begin + took, name)
             story.finished(begin + took, name)
-        burning = any(one.is_burning for one in story.pipeline.gates.signals.burns(story.pipeline))
-        noticed = noticed or (second if burning and second % 60 == 0 else 0.0)
+        if not noticed and second % 60 == 0:
+            found = story.pipeline.gates.signals.burns(story.pipeline)
+            noticed = float(second) if any(one.is_burning for one in found) else 0.0
         moves = [move for move in story.moves if move.policy is Policy.DEDUP]
         if moves:
             break
