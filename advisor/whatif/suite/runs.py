@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from kvready.advisor.whatif.traces import Reading, read_workload
 from kvready.advisor.whatif.workload import Workload
 
 ALL_AT_ONCE = 1e4  # requests per second: beyond what any engine here serves
+MAX_HALVINGS = 5  # of a curve's lowest rate, to reach the lowest TTFT level
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -66,7 +67,21 @@ def run_task(task: Task, told: Told | None = None) -> list[Point]:
             told((number + 1) / len(rates))
         if not group.rates and min(point.ttft_mean.values()) > longest:
             break  # more of it is beyond every reading too
+    if case.curve and not group.rates:
+        points += _lower(task, requests, points, known)
     return sorted(points, key=lambda point: point.rate)
+
+
+def _lower(
+    task: Task, requests: Workload, points: Sequence[Point], known: Ranges
+) -> Iterator[Point]:
+    """Half the lowest rate, and half of that, until the lowest TTFT level is reached."""
+    lowest = min(points, key=lambda point: point.rate)
+    for _ in range(MAX_HALVINGS):
+        if max(lowest.ttft_mean.values()) <= min(known.readings.ttft_seconds):
+            return
+        lowest, _requests_per_second = _run(task, requests, lowest.rate / 2.0, known)
+        yield lowest
 
 
 def _run(task: Task, requests: Workload, rate: float, known: Ranges) -> tuple[Point, float]:
