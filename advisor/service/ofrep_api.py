@@ -153,6 +153,7 @@ def _told(flag: Flag, view: FlagView) -> dict[str, Any]:
             "overlay": state.overlay.value,
             "policy_version": state.version,
             "state_revision": state.revision,
+            "since_seconds": state.since_seconds,
             "forced": state.forced,
         }
         report = view.reports.get(state.report_id)
@@ -179,8 +180,6 @@ def _evidence(report: GateReport) -> dict[str, str | float]:
         "engine_version": report.engine_version,
         "excluded_cells": " ".join(report.bad_cells),
     }
-    if "window" in report.conditions:
-        told["evidence_window"] = report.conditions["window"]
     return {name: value for name, value in told.items() if value != ""}
 
 
