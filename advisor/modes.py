@@ -157,7 +157,9 @@ def _holds(trigger: Trigger, says: str, sources: tuple[Mode, ...] = ACTING) -> R
 
 
 TABLE = (
-    _person(Trigger.LOWER, MODES[1:], overlays=OVER, says="any mode below; it needs a reason alone"),
+    _person(
+        Trigger.LOWER, MODES[1:], overlays=OVER, says="any mode below; it needs a reason alone"
+    ),
     _person(
         Trigger.RAISE, QUIET[:-1], overlays=OVER, by_itself=True, always=PROMOTED,
         says="any mode up to advise: nothing leaves for the engine; by itself from shadow alone",

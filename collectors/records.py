@@ -280,7 +280,7 @@ class CountersScraped(Record, frozen=True, tag="counters_scraped"):
     scraped_seconds: float
     engine: str = ""
     engine_version: str = ""
-    values: dict[str, float] = {}
+    values: dict[str, float] = msgspec.field(default_factory=dict)
     refused: tuple[str, ...] = ()
 
 
