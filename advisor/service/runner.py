@@ -102,12 +102,12 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
 def listening(settings: Settings) -> Iterator[socket.socket]:
     """The API's socket, bound. Raises `ServiceError` or `SettingsError` that names the fix."""
     api = settings.api
-    check_bind(api)
     family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((api.host, api.port))
+            check_bind(api)  # bound to an address that exists; nobody is heard yet
             listener.listen(BACKLOG)
         except socket.gaierror:
             raise ServiceError(
