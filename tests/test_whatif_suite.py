@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from kvready.advisor.commands.app import app
-from kvready.advisor.whatif.suite.cases import GROUPS, SIMULATED, cases, suite_scenario
+from kvready.advisor.whatif.suite.cases import GROUPS, SIMULATED, Case, cases, suite_scenario
 from kvready.advisor.whatif.suite.measures import Measured, Points, measured
 from kvready.advisor.whatif.suite.ranges import Claim, Kind, ranges, settings
 from kvready.advisor.whatif.suite.reasons import REASONS
 from kvready.advisor.whatif.suite.rows import Verdict, judged, row
-from kvready.advisor.whatif.suite.runs import ALL_AT_ONCE, Point
-from kvready.advisor.whatif.suite.study import CONSTANTS, Held, Size, held, tasks
+from kvready.advisor.whatif.suite.runs import ALL_AT_ONCE, Point, Task, run_task
+from kvready.advisor.whatif.suite.study import CONSTANTS, NO_TRACE, Held, Size, held, tasks
 from kvready.advisor.whatif.suite.text import counts_text, print_held
 from kvready.advisor.whatif.summary import CountedFrom
 from kvready.kernels.published import published_profile
@@ -179,6 +179,17 @@ def test_a_curve_above_every_level_gives_no_figure_and_says_so() -> None:
     assert "no value" in row(claim, found).why
 
 
+def test_a_curve_goes_from_the_lowest_ttft_level_to_all_at_once() -> None:
+    setting = settings(KNOWN, "middle")[0]
+    case = Case("loogle-70b", "per-page", curve=True)
+    points = run_task(Task(case, setting, TRACES, queries=60))
+    assert [one.rate for one in points] == sorted({one.rate for one in points})
+    assert points[-1].rate == ALL_AT_ONCE
+    levels = KNOWN.readings.ttft_seconds
+    assert max(points[0].ttft_mean.values()) <= min(levels)
+    assert points[-1].ttft_mean[CountedFrom.ARRIVAL] > points[0].ttft_mean[CountedFrom.ARRIVAL]
+
+
 @pytest.mark.parametrize("claim", [c for c in KNOWN.claims if c.measure == "published"])
 def test_links_are_those_of_the_published_profiles(claim: Claim, tiny: Held) -> None:
     profile, name = claim.of
@@ -212,6 +223,10 @@ def test_the_table_fits_a_terminal_and_names_every_row(tiny: Held) -> None:
 
 def test_without_the_traces_their_rows_are_not_testable_and_say_why(tmp_path: Path) -> None:
     assert not [task for task in tasks(TINY, tmp_path) if GROUPS[task.case.group].trace]
+    shown = row(CLAIMS["R2"], None, NO_TRACE)
+    assert shown.kind is Kind.NOT_TESTABLE
+    assert shown.verdict is None
+    assert "examples/traces" in shown.why
 
 
 def test_json_is_the_whole_of_it(tiny: Held) -> None:
