@@ -137,7 +137,6 @@ def test_a_replay_holds_the_ring_and_no_more(tmp_path: Path) -> None:
     publisher = KvPublisher(live, replay, ring=50)
     records: list[AnyRecord] = []
     tap = KvEventTap("engine", live, replay)
-    tap.start(lambda record, at, name: records.append(record))
 
     def sequences() -> list[int]:
         return [record.sequence for record in records if isinstance(record, BlocksStored)]
@@ -145,6 +144,7 @@ def test_a_replay_holds_the_ring_and_no_more(tmp_path: Path) -> None:
     try:
         for number in range(80):
             publisher.publish(encode([Stored(Tier.HBM, (number + 1,))], 32, 1.0 + number), True)
+        tap.start(lambda record, at, name: records.append(record))
         deadline = time.monotonic() + WAIT_SECONDS
         while not publisher.replays and time.monotonic() < deadline:
             number = publisher.sequence + 1
