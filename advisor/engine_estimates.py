@@ -64,9 +64,8 @@ class EngineEstimates:
         self._block_bytes = self.block_tokens * engine.kv_bytes_per_token if engine else 0
         self._block_fragments = engine.host_fragments_per_block if engine else 0
         self._chunk = (engine.batch_token_limit if engine else 0) or ASSUMED_CHUNK_TOKENS
-        self.has_extrapolated = (
-            False  # a roll forward reached its bound before what was asked of it
-        )
+        # Whether a roll forward reached its bound before what was asked of it.
+        self.has_extrapolated = False
         self._queue: Range | None = None
         self._has_queue = False
         self._link_wait: Range | None = None

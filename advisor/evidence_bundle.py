@@ -231,6 +231,8 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         raise RecordingError(
             f"{path} is no whole bundle ({error}): it was cut short or changed; ask for it again"
         ) from None
+    # What zipfile raises of a changed archive: another compression, encryption, sizes or names
+    # that cannot be. Whoever sent it, it is named as unreadable.
     except (OSError, NotImplementedError, RuntimeError, ValueError) as error:
         raise RecordingError(f"cannot read {path}: {error}; ask for the bundle again") from None
 

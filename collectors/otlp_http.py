@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 import zlib
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
-from socketserver import ThreadingTCPServer
 from typing import Any
 
+from kvready.collectors.bounded_server import BoundedServer
 from kvready.collectors.otlp_exchange import MAX_EXPORT_BYTES, Exchange, Export, Refusal
 
 TRACES_PATH = "/v1/traces"
@@ -21,36 +20,19 @@ SAY_PROTOBUF = "set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"
 MESSAGE_FIELD = 0x12  # field 2 of google.rpc.Status, a string
 
 
-class OtlpHttpServer(ThreadingTCPServer):
-    """Serves one Exchange until closed.
+class OtlpHttpServer(BoundedServer):
+    """Serves one Exchange until closed."""
 
-    Not `http.server`'s own server, which asks the network for this host's name when it binds.
-    """
-
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, host: str, port: int, exchange: Exchange) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.exchange = exchange
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _Handler, MAX_CONNECTIONS)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread of its own, or close it where too many are open."""
-        if not self._slots.acquire(blocking=False):
-            self.exchange.refuse(Refusal(503, f"more than {MAX_CONNECTIONS} connections"))
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection, then free its place."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+    def turned_away(self) -> None:
+        """Counted."""
+        self.exchange.refuse(Refusal(503, f"more than {MAX_CONNECTIONS} connections"))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is counted, not printed."""

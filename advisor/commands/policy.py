@@ -86,7 +86,7 @@ def set_command(
     as_json: AsJson = False,
 ) -> None:
     """Set a policy's mode."""
-    scope = {"engine": engine, "pool": pool, "request_class": request_class}
+    scope = _scope(engine, pool, request_class)
     revision = _revision(name, scope)
     if mode.acts and not dry_run:
         _confirm(f"{name} in {mode} acts on what the engine serves", yes)
@@ -115,8 +115,8 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Take away the latch of a roll-back; the policy stays where it fell to."""
-    body = {"engine": engine, "pool": pool, "request_class": request_class}
-    _change("POST", f"/v1/policies/{name}/clear", body, reason, as_json)
+    scope = _scope(engine, pool, request_class)
+    _change("POST", f"/v1/policies/{name}/clear", scope, reason, as_json)
 
 
 @app.command()
@@ -129,8 +129,8 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Switch a policy off until somebody resumes it."""
-    body = {"engine": engine, "pool": pool, "request_class": request_class}
-    _change("POST", f"/v1/policies/{name}/pause", body, reason, as_json)
+    scope = _scope(engine, pool, request_class)
+    _change("POST", f"/v1/policies/{name}/pause", scope, reason, as_json)
 
 
 @app.command()
@@ -146,9 +146,8 @@ def resume(
 ) -> None:
     """Let a paused policy act again."""
     _confirm(f"{name} acts again on what the engine serves", yes)
-    body: dict[str, object] = {"forced": force, "engine": engine, "pool": pool}
-    body["request_class"] = request_class
-    _change("POST", f"/v1/policies/{name}/resume", body, reason, as_json)
+    scope = _scope(engine, pool, request_class)
+    _change("POST", f"/v1/policies/{name}/resume", {"forced": force} | scope, reason, as_json)
 
 
 @app.command()
@@ -167,6 +166,10 @@ def revive(reason: Reason, yes: Yes = False, as_json: AsJson = False) -> None:
 
 def _client() -> PolicyClient:
     return _reach[0]()
+
+
+def _scope(engine: str, pool: str, request_class: str) -> dict[str, str]:
+    return {"engine": engine, "pool": pool, "request_class": request_class}
 
 
 def _revision(name: Policy, scope: dict[str, str]) -> int | None:

@@ -11,7 +11,6 @@ from statistics import mean, stdev
 
 import msgspec
 
-COVERAGE = 0.9
 # Quantiles of Student's t that leave 5 % above, by degrees of freedom from 1.
 T_95 = (
     6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812,

@@ -6,9 +6,9 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
 from typing import Any
 
+from kvready.collectors.bounded_server import BoundedServer
 from kvready.collectors.errors import ServiceError
 
 REQUEST_SECONDS = 10.0
@@ -48,34 +48,12 @@ def json_page(value: Callable[[], object]) -> tuple[str, Page]:
     return JSON, lambda: json.dumps(value()).encode()
 
 
-class _Server(ThreadingTCPServer):
-    """Not `http.server`'s own, which asks the network for this host's name when it binds."""
-
-    daemon_threads = True
-    allow_reuse_address = True
+class _Server(BoundedServer):
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, tuple[str, Page]]) -> None:
         self.pages = pages
-        self._seats = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__(address, _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or close at once where all seats are taken."""
-        if not self._seats.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and free the seat."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._seats.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        super().__init__(address, _Handler, MAX_CONNECTIONS)
 
 
 class _Handler(BaseHTTPRequestHandler):
