@@ -31,7 +31,7 @@ from kvready.advisor.gate_sources import (
 from kvready.advisor.gates import Row, Subject, report_of
 from kvready.advisor.hazard_watch import Danger, HazardWatch
 from kvready.advisor.ledger import Pair, Target
-from kvready.advisor.outside import OBSERVER
+from kvready.advisor.outside import OBSERVER, SCHEDULER_STREAM
 from kvready.advisor.policies import Hazard, Mode, Policy, PolicyState, Scope
 from kvready.advisor.verdicts import GateReport
 from kvready.advisor.would_be import WouldBe, would_be
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from kvready.advisor.pipeline import Pipeline
     from kvready.collectors.records import AnyRecord
 
-SCHEDULER_STREAM = "observer-scheduler"
 OWN = frozenset({Tick, TapStatus})  # what taps tell of themselves, and the recorder of time
 HEARD = OWN | {EngineDescribed, LoadChecked, BatchPlanned, BatchFinished}
 # After these a window says nothing of the policy.

@@ -9,6 +9,7 @@ from rich.text import Text
 from kvready.advisor.counter_change import Quantile
 from kvready.advisor.look import COMPUTED, Copies, Look
 from kvready.advisor.report_text import format_seconds
+from kvready.advisor.terminal import heading
 from kvready.collectors.metrics_page import FetchStage
 from kvready.collectors.records import Tier
 
@@ -44,7 +45,7 @@ def print_look(look: Look, console: Console) -> None:
 
 
 def _traffic(look: Look, console: Console) -> None:
-    console.print(_heading("Prompt tokens"))
+    console.print(heading("Prompt tokens"))
     table = Table.grid(padding=(0, 2))
     for _ in range(2):
         table.add_column()
@@ -62,7 +63,7 @@ def _traffic(look: Look, console: Console) -> None:
             f"{source.share:6.1%}  " + "█" * round(source.share * BAR_CELLS),
         )
     console.print(table if look.prompt else "unknown: this version has no counter that is right")
-    console.print(_heading("Loads"))
+    console.print(heading("Loads"))
     rows = Table.grid(padding=(0, 2))
     rows.add_row("host → hbm", _copies(look.loads))
     rows.add_row("hbm → host", _copies(look.stores))
@@ -77,7 +78,7 @@ def _traffic(look: Look, console: Console) -> None:
     if look.block_life_p50 is not None:
         rows.add_row("blocks stay", f"{_quantile(look.block_life_p50)} in HBM, the median evicted")
     console.print(rows)
-    console.print(_heading("Requests"))
+    console.print(heading("Requests"))
     rows = Table.grid(padding=(0, 2))
     rows.add_row("first tokens", _count(look.requests))
     rows.add_row("running", _mean(look.running))
@@ -95,7 +96,7 @@ def _traffic(look: Look, console: Console) -> None:
 def _advice(look: Look, console: Console) -> None:
     change = look.change
     if change is not None:
-        console.print(_heading("Change next"))
+        console.print(heading("Change next"))
         console.print(change.change, style="green", soft_wrap=True, highlight=False)
         for name, text in (("because", change.because), ("adds", change.adds)):
             if text:
@@ -103,7 +104,7 @@ def _advice(look: Look, console: Console) -> None:
     elif not (look.idle or look.stalled):
         console.print("\nNothing to change shows from here.")
     step = look.next_level
-    console.print(_heading("Seen from here", f"level {look.level or 'none'}"))
+    console.print(heading("Seen from here", f"level {look.level or 'none'}"))
     if step is None:
         console.print("Every level is there: `kvready attach` shows each request's wait.")
         return
@@ -111,10 +112,6 @@ def _advice(look: Look, console: Console) -> None:
     if change is None or change.change != step.change:
         console.print(f"  {step.change}", soft_wrap=True, highlight=False)
     console.print(Text.assemble(("  risk  ", "dim"), step.risk), soft_wrap=True)
-
-
-def _heading(title: str, note: str = "") -> Text:
-    return Text.assemble(("\n" + title, "bold"), ("  " + note if note else "", "dim"))
 
 
 def _copies(copies: Copies | None) -> str:

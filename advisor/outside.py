@@ -26,6 +26,7 @@ METRICS_TAP = "metrics"
 SPANS_TAP = "spans"
 FRONTEND_STREAM = "observer-frontend"
 OBSERVER = "observer"
+SCHEDULER_STREAM = f"{OBSERVER}-scheduler"
 RECORDER_TAP = "recorder"
 
 

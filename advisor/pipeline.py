@@ -23,7 +23,13 @@ from kvready.advisor.inventory import Knowledge
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.modes import Transition
-from kvready.advisor.outside import Outside, is_event_tap, leans_on
+from kvready.advisor.outside import (
+    OBSERVER,
+    SCHEDULER_STREAM,
+    Outside,
+    is_event_tap,
+    leans_on,
+)
 from kvready.advisor.plausible import is_plausible
 from kvready.advisor.verdicts import GateReport
 from kvready.collectors.records import (
@@ -50,8 +56,6 @@ from kvready.collectors.records import (
     TierCleared,
 )
 
-OBSERVER_TAP = "observer"
-SCHEDULER_STREAM = "observer-scheduler"
 MAX_NAMED_TAPS = 256
 MAX_RANKS = 64  # as many as endpoints are read
 
@@ -230,7 +234,7 @@ class Pipeline:
         if status.tap in self.tap_states or len(self.tap_states) < MAX_NAMED_TAPS:
             self.tap_states[status.tap] = status.state
             self._tap_ranks[status.tap] = status.rank
-        if status.event is TapEvent.DROPPED and status.tap == OBSERVER_TAP:
+        if status.event is TapEvent.DROPPED and status.tap == OBSERVER:
             self.canaries.tracker.disturbed("records lost")
             for each in self.ranks.values():  # our own queue was full: of whose records, who knows
                 each.requests.suspect_all()

@@ -14,6 +14,7 @@ from kvready.advisor.gate_text import bad_cell_text, summary_line
 from kvready.advisor.interference import Slowdown
 from kvready.advisor.report import BackcastScore, Drift, Hits, Report
 from kvready.advisor.shadow import Compared
+from kvready.advisor.terminal import figures_table, heading
 from kvready.advisor.waits import WaitState
 from kvready.advisor.would_be import WouldBe, saving_text
 from kvready.collectors.records import TapState
@@ -27,19 +28,19 @@ def print_report(report: Report, console: Console) -> None:
     console.print(
         Group(
             *_simulated(report),
-            _heading("Conditions", f"evidence: {report.evidence}"),
+            heading("Conditions", f"evidence: {report.evidence}"),
             _conditions(report),
-            _heading(
+            heading(
                 "Predicted against actual",
                 "medians; + slower than predicted; cov should be 90%",
             ),
             _cells(report),
             _counts(report),
-            _heading("Where the wait before the first token went"),
+            heading("Where the wait before the first token went"),
             _waits(report),
-            _heading("Hits", "in prompt tokens"),
+            heading("Hits", "in prompt tokens"),
             _hits(report.hits),
-            _heading("Copies"),
+            heading("Copies"),
             _movements(report),
             *(Text(stale_text(one), "yellow") for one in report.calibrations if one.stale),
         )
@@ -47,25 +48,23 @@ def print_report(report: Report, console: Console) -> None:
     if report.would_be is not None:
         console.print(
             Group(
-                _heading("Would-be savings", "had Strata formed the batches; 90 % intervals"),
+                heading("Would-be savings", "had Strata formed the batches; 90 % intervals"),
                 _would_be(report.would_be),
             )
         )
     if report.gates:
         lines = [Text(summary_line(one)) for one in report.gates]
         lines += [Text(f"out of scope: {bad_cell_text(one)}", "yellow") for one in report.bad_cells]
-        console.print(
-            Group(_heading("Gates", "what stands between each policy and acting"), *lines)
-        )
+        console.print(Group(heading("Gates", "what stands between each policy and acting"), *lines))
     if report.backcasts:
         console.print(
             Group(
-                _heading("Backcasts", "from reports alone, as if at arrival; never forecasts"),
+                heading("Backcasts", "from reports alone, as if at arrival; never forecasts"),
                 _backcasts(report.backcasts),
             )
         )
     if report.contradictions:
-        console.print(Group(_heading("Contradictions"), _contradictions(report)))
+        console.print(Group(heading("Contradictions"), _contradictions(report)))
     for name, state in report.taps.items():
         if state not in (TapState.LIVE, TapState.CLOSED):
             console.print(
@@ -142,10 +141,6 @@ def _simulated(report: Report) -> list[Text]:
     return [Text("SIMULATED: no engine stands behind these figures", "bold yellow")]
 
 
-def _heading(title: str, note: str = "") -> Text:
-    return Text.assemble(("\n" + title, "bold"), ("  " + note if note else "", "dim"))
-
-
 def _conditions(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in report.conditions.items():
@@ -154,8 +149,7 @@ def _conditions(report: Report) -> Table:
 
 
 def _cells(report: Report) -> Table:
-    # One space between columns: the table fits a terminal of 80.
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column("target", no_wrap=True)
     table.add_column("shape", no_wrap=True)
     for name in ("pairs", "actual", "error", "|err|", "cov", "hi/lo", "bad"):
@@ -255,7 +249,7 @@ def _gates(report: Report) -> list[Text]:
 
 
 def _backcasts(scores: list[BackcastScore]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column("target", no_wrap=True)
     for name in ("actual", "error", "cov", "bad"):
         table.add_column(name, justify="right", no_wrap=True)

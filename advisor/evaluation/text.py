@@ -14,6 +14,7 @@ from kvready.advisor.evaluation.results import OWN, Evaluation, GroupKind, Targe
 from kvready.advisor.evaluation.results import Group as Samples
 from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.report_text import format_seconds, format_width
+from kvready.advisor.terminal import figures_table, heading
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
@@ -22,11 +23,9 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     for target in evaluation.targets:
         console.print(Group(*_target(target)))
     if evaluation.first_loads:
-        console.print(
-            _heading("First loads", "the first 50 of each mover, by what they start from")
-        )
+        console.print(heading("First loads", "the first 50 of each mover, by what they start from"))
         console.print(_first_loads(evaluation))
-    console.print(_heading("To be read with it"))
+    console.print(heading("To be read with it"))
     notes = Table.grid(padding=(0, 1))
     for note in evaluation.notes:
         notes.add_row("-", Text(note))
@@ -39,7 +38,7 @@ def _conditions(evaluation: Evaluation) -> Group:
     first = evaluation.recordings[0].conditions
     for number, recording in enumerate(evaluation.recordings):
         rows.append(
-            _heading(
+            heading(
                 recording.name,
                 f"{evaluation.evidence}; {recording.records:,} records; the last "
                 f"{recording.scored_seconds:.0f} s are scored, what came before is learned from",
@@ -56,7 +55,7 @@ def _conditions(evaluation: Evaluation) -> Group:
 def _target(target: TargetEvaluation) -> Iterator[RenderableType]:
     whole = target.groups[0]
     unscored = ", ".join(f"{count} {state}" for state, count in target.unscored.items() if count)
-    yield _heading(
+    yield heading(
         target.target,
         f"{target.scored:,} scored, {target.learned:,} learned from"
         + (f"; not scored: {unscored}" if unscored else "")
@@ -151,8 +150,7 @@ def _first_loads(evaluation: Evaluation) -> Table:
 
 
 def _table(first: str, *heads: str) -> Table:
-    # One space between columns: the tables fit a terminal of 80.
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column(first)
     for name in heads:
         table.add_column(name, justify="right", no_wrap=True)
@@ -161,7 +159,3 @@ def _table(first: str, *heads: str) -> Table:
 
 def _signed(seconds: float) -> str:
     return ("+" if seconds >= 0 else "") + format_seconds(seconds)
-
-
-def _heading(title: str, note: str = "") -> Text:
-    return Text.assemble(("\n" + title, "bold"), ("  " + note if note else "", "dim"))

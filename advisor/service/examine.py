@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from kvready.advisor.diagnosis import Evidence, TapEvidence
+from kvready.advisor.outside import OBSERVER
 from kvready.collectors.collector import Collector
 from kvready.collectors.errors import TapError
 from kvready.collectors.http_get import get
@@ -27,7 +28,6 @@ from kvready.collectors.records import (
 from kvready.collectors.surfaces import RankSource, Surfaces
 
 KV_TAP = "kv-events"
-OBSERVER_TAP = "observer"
 SETTLE_SECONDS = 1.5  # to connect, and to ask for what was published before
 TRAIL_SECONDS = 1.0  # what the last scrape counted is on its way
 POLL_SECONDS = 0.05
@@ -115,7 +115,7 @@ def examine(
     problems = {tap.name: watch.add(tap, source.rank) for source, tap in kv_taps}
     observer = None
     if surfaces.observer_sockets and surfaces.observer_dir is not None:
-        observer = ObserverTap(OBSERVER_TAP, surfaces.observer_dir)
+        observer = ObserverTap(OBSERVER, surfaces.observer_dir)
         problems[observer.name] = watch.add(observer)
     try:
         watch.poll_for(min(SETTLE_SECONDS, seconds / 2), passed)
@@ -160,7 +160,7 @@ def _observed(
     ranks = sorted({rank for tap, rank in watch.seen if tap == observer.name}) or [0]
     address = surfaces.observer_dir or ""
     problem = problems[observer.name]
-    return tuple(_told(watch, observer, rank, address, problem, OBSERVER_TAP) for rank in ranks)
+    return tuple(_told(watch, observer, rank, address, problem, OBSERVER) for rank in ranks)
 
 
 def _told(

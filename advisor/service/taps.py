@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvready.advisor.outside import METRICS_TAP, SPANS_TAP
+from kvready.advisor.outside import METRICS_TAP, OBSERVER, SPANS_TAP
 from kvready.advisor.service.replay_memory import ReplayMemory, state_directory
 from kvready.advisor.tap_settings import TapSettings
 from kvready.collectors.collector import Collector
@@ -14,8 +14,6 @@ from kvready.collectors.metrics_tap import MetricsTap
 from kvready.collectors.observer_tap import ObserverTap
 from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.rank_sources import rank_source
-
-OBSERVER_TAP = "observer"
 
 
 class Tap(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ def build_taps(settings: TapSettings) -> list[Tap]:
     if settings.observer_dir is not None:
         taps.append(
             Tap(
-                ObserverTap(OBSERVER_TAP, settings.observer_dir),
+                ObserverTap(OBSERVER, settings.observer_dir),
                 "that the engine runs, has served a request, and was started with the observer and "
                 f"KVREADY_OBSERVER={settings.observer_dir}",
             )

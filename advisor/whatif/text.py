@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvready.advisor.report_text import format_seconds
+from kvready.advisor.terminal import figures_table, heading
 from kvready.advisor.whatif.comparison import Comparison, Report, Row
 from kvready.advisor.whatif.pairing import Ratio
 from kvready.advisor.whatif.verdict import Finding, Kind, ratio_text
@@ -82,7 +83,7 @@ def rate_with_half(rate: float, half: float) -> str:
 
 def _compared(one: Comparison, report: Report, *, brief: bool) -> list[RenderableType]:
     told: list[RenderableType] = [
-        _heading(f"What if, at {rate_text(one.rate)}", "simulated"),
+        heading(f"What if, at {rate_text(one.rate)}", "simulated"),
         *(_finding(finding) for finding in one.findings),
     ]
     if brief:
@@ -93,16 +94,16 @@ def _compared(one: Comparison, report: Report, *, brief: bool) -> list[Renderabl
         inside += f" and {target.tokens_per_second:g} tokens/s"
     return [
         *told,
-        _heading("Goodput", f"requests that finish inside {inside}; ratios to {one.base}"),
+        heading("Goodput", f"requests that finish inside {inside}; ratios to {one.base}"),
         _goodput(one),
-        _heading("Time to first token", f"from {target.counted_from}"),
+        heading("Time to first token", f"from {target.counted_from}"),
         _ttft(one),
-        _heading("Prompt tokens", "where they came from, and hits by what they were worth"),
+        heading("Prompt tokens", "where they came from, and hits by what they were worth"),
         _table(
             "policy", ("HBM", "host", "disk", "new", "twice", "nominal", "in time", "late", "lost"),
             [(row.policy, [*source_shares(row), *hit_shares(row)]) for row in one.rows],
         ),
-        _heading("Prefill and the link", "shares of prefill time, and of all time"),
+        heading("Prefill and the link", "shares of prefill time, and of all time"),
         _table(
             "policy", ("stall", "busy", "no one", "order", "batch", "GB/s", "alone"),
             [(row.policy, link_shares(row)) for row in one.rows],
@@ -111,7 +112,7 @@ def _compared(one: Comparison, report: Report, *, brief: bool) -> list[Renderabl
             "busy: copies run; idle since no one needs a load, since the order has not come to it, "
             "since a batch runs; GB/s over all time and while busy", style="dim",
         ),
-        _heading("Mean time to first token by kind of request"),
+        heading("Mean time to first token by kind of request"),
         _cells(one),
     ]  # fmt: skip
 
@@ -151,7 +152,7 @@ def _ttft(one: Comparison) -> Table:
 def _cells(one: Comparison) -> RenderableType:
     policies = [row.policy for row in one.rows]
     shown = policies[:CELL_POLICIES]
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column("", no_wrap=True)
     table.add_column("requests", justify="right")
     for name in shown:
@@ -189,17 +190,17 @@ def _sweep(report: Report) -> list[RenderableType]:
         at_target.add_row(curve.policy, told, ratio)
     target = report.targets.ttft_seconds
     return [
-        _heading("Goodput", "requests/s inside their targets, by requests/s offered; simulated"),
+        heading("Goodput", "requests/s inside their targets, by requests/s offered; simulated"),
         good,
-        _heading("Mean time to first token", f"from {report.targets.counted_from}"),
+        heading("Mean time to first token", f"from {report.targets.counted_from}"),
         ttft,
-        _heading("Throughput where mean TTFT reaches the target", f"{target:g} s"),
+        heading("Throughput where mean TTFT reaches the target", f"{target:g} s"),
         at_target,
     ]
 
 
 def _matrix(policies: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column("rate", justify="right")
     for name in policies:
         table.add_column(name, justify="right", overflow="fold")
@@ -221,17 +222,17 @@ def _conditions(report: Report) -> list[RenderableType]:
         for text in texts
     ]
     return [
-        _heading("Conditions", f"evidence: {report.evidence}"),
+        heading("Conditions", f"evidence: {report.evidence}"),
         table,
         own,
-        _heading("Assumed"),
+        heading("Assumed"),
         *assumed,
         *([Text(ONE_SEED, style="yellow")] if len({run.seed for run in report.runs}) == 1 else []),
     ]
 
 
 def _table(first: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = figures_table()
     table.add_column(first, overflow="fold")
     for head in heads:
         table.add_column(head, justify="right", overflow="fold")
@@ -243,10 +244,6 @@ def _table(first: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[
 def _finding(finding: Finding) -> Text:
     mark, style = MARKS.get(finding.kind, ("*", "bold"))
     return Text(f"{mark} {finding.text}", style=style)
-
-
-def _heading(title: str, note: str = "") -> Text:
-    return Text.assemble(("\n" + title, "bold"), ("  " + note if note else "", "dim"))
 
 
 def _middle(one: Ratio | None) -> str:

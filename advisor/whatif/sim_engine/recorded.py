@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvready.advisor.outside import OBSERVER, SCHEDULER_STREAM
 from kvready.advisor.version import VERSION
 from kvready.advisor.whatif.sim_engine.clock import Clock
 from kvready.advisor.whatif.sim_engine.engine import SimEngine
@@ -20,10 +21,9 @@ from kvready.collectors.vllm import KvEventDecoder
 
 DELIVERY_SECONDS = 0.4e-3  # from a record's making to its ingestion: sockets, threads
 PUBLISHER = "engine"
-OBSERVER = "observer"
 ORIGIN_SECONDS = 1_000.0  # of the virtual clock: nothing of this host is in a recording
 ORIGIN_WALL_SECONDS = 1.7e9
-STREAMS = (PUBLISHER, "observer-scheduler-0", "observer-mover-0")
+STREAMS = (PUBLISHER, f"{SCHEDULER_STREAM}-0", "observer-mover-0")
 
 
 class RecordedSink:
