@@ -62,6 +62,11 @@ class KvPublisher:
                 continue
         return self.sequence
 
+    @property
+    def queued(self) -> int:
+        """Messages that a replay asked for now would not hold yet."""
+        return self._queue.qsize()
+
     def close(self) -> None:
         """Send what is queued and close. Safe twice."""
         self._stopping.set()
