@@ -281,6 +281,16 @@ def test_a_slow_link_slows_loads_while_it_lasts() -> None:
     assert 2.0 < median < 4.5  # three times, with noise
 
 
+def test_an_erratic_machine_is_slow_by_turns_and_well_again_afterwards() -> None:
+    def slowness(now: float) -> float:
+        erratic, well = Hidden(7, Faults([parse_fault("erratic@10:20")])), Hidden(7, Faults())
+        return erratic.batch_seconds(1.0, now) / well.batch_seconds(1.0, now)
+
+    during = [slowness(10.25 + 0.5 * turn) for turn in range(40)]
+    assert during == pytest.approx([20.0, 1.0] * 20)
+    assert [slowness(9.9), slowness(30.1)] == pytest.approx([1.0, 1.0])
+
+
 def test_a_stall_plans_nothing_and_serves_all_later() -> None:
     seen = told(engine(100, faults=("stall@5:4",)))
     planned = [one.record.planned_seconds - BEGIN for one in of_kind(seen, BatchPlanned)]

@@ -20,7 +20,9 @@ class FaultName(StrEnum):
     SLOW_LINK = "slow_link"  # copies take three times as long
     DRIFT = "drift"  # copies get slower and slower
     SLOW_COMPUTE = "slow_compute"  # batches take half as long again
+    ERRATIC = "erratic"  # batches take many times as long, by turns: no model can follow
     CONVOY = "convoy"  # many requests of one new document at once, again and again
+    SLOW_LEADER = "slow_leader"  # who is first to bring a prefix may not run for a while
     STALL = "stall"  # the engine plans nothing
     SILENT = "silent"  # the observer says nothing
     GAP = "gap"  # KV events are lost on the way; a replay has them
@@ -32,7 +34,9 @@ LASTS = {
     FaultName.SLOW_LINK: 60.0,
     FaultName.DRIFT: math.inf,
     FaultName.SLOW_COMPUTE: 60.0,
+    FaultName.ERRATIC: 60.0,
     FaultName.CONVOY: 1.0,
+    FaultName.SLOW_LEADER: 300.0,
     FaultName.STALL: 10.0,
     FaultName.SILENT: 45.0,
     FaultName.GAP: 2.0,
@@ -40,7 +44,10 @@ LASTS = {
     FaultName.COUNTERS: math.inf,
 }
 SLOW_LINK_FACTOR = 3.0
+SLOW_LEADER_SECONDS = 5.0  # until its adapter or its grammar is there, or nobody goes before it
 SLOW_COMPUTE_FACTOR = 1.5
+ERRATIC_FACTOR = 20.0
+ERRATIC_SECONDS = 0.5  # slow so long, then as long not
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -81,6 +88,12 @@ class Faults:
         if len(self.faults) > MAX_FAULTS:
             raise SettingsError(f"{len(self.faults)} faults; name at most {MAX_FAULTS}")
 
+    def begin(self, fault: Fault) -> None:
+        """One more goes wrong, of those that are asked for by time. Raises `SettingsError`."""
+        if len(self.faults) >= MAX_FAULTS:
+            raise SettingsError(f"{MAX_FAULTS} faults are under way or over; no more are taken")
+        self.faults = (*self.faults, fault)
+
     def named(self, name: FaultName) -> Sequence[Fault]:
         """All of one name, in order."""
         return [fault for fault in self.faults if fault.name is name]
@@ -102,7 +115,11 @@ class Faults:
 
     def compute_factor(self, now: float) -> float:
         """How many times as long a batch takes."""
-        return SLOW_COMPUTE_FACTOR if self.active(FaultName.SLOW_COMPUTE, now) else 1.0
+        factor = SLOW_COMPUTE_FACTOR if self.active(FaultName.SLOW_COMPUTE, now) else 1.0
+        erratic = self.active(FaultName.ERRATIC, now)
+        if erratic is not None and (now - erratic.begin_seconds) // ERRATIC_SECONDS % 2 == 0:
+            factor *= ERRATIC_FACTOR
+        return factor
 
     def stall_seconds(self, now: float) -> float:
         """How long nothing is planned from now."""
