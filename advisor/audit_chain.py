@@ -41,6 +41,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     config_digest: str = ""
     versions: dict[str, str] = {}
+    draw: dict[str, str | int] = {}  # whom it treats: fixed here, before anybody is treated
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):

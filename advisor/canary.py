@@ -20,6 +20,7 @@ from kvready.advisor.policies import Mode, Overlay, Policy, PolicyState, Scope
 from kvready.advisor.scopes import covers
 from kvready.advisor.window_tracker import Key
 from kvready.advisor.windows import Arm, WindowRequest
+from kvready.collectors.records import PoliciesRestored
 
 CANARY_PERCENTS = (1, 5, 20, 50)
 CONTROL_PERCENT = 5  # that is not treated even when a policy is enforced
@@ -45,6 +46,14 @@ class Shares(msgspec.Struct, frozen=True):
         if mode is Mode.CANARY:
             return self.canary_percent
         return 100 - self.control_percent if mode is Mode.ENFORCE else 0
+
+
+def shares_of(said: PoliciesRestored) -> Shares | None:
+    """What a start says of them; None for what no sidecar would say."""
+    try:
+        return Shares(said.canary_percent, said.control_percent)
+    except ValueError:
+        return None
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -123,19 +132,24 @@ class CanaryArms:
     def __init__(
         self,
         states: Callable[[], Collection[PolicyState]],
-        shares: Shares | None = None,
-        seed: str = "",
     ) -> None:
         """`states`: where each policy stands, the kill switch on top."""
-        self.shares = shares or Shares()
-        self.seed = seed
+        self.shares = Shares()
+        self.seed = ""
         self._states = states
+
+    def restored(self, said: PoliciesRestored) -> None:
+        """A sidecar started: from here on it draws from another seed."""
+        self.seed = said.canary_seed
+        self.shares = shares_of(said) or self.shares
+
+    def draw(self, state: PolicyState) -> Draw:
+        """Of a state as it stands."""
+        return draw_of(state, self.shares, self.seed)
 
     def draws(self) -> dict[Key, Draw]:
         """Of each policy in each scope; to be logged whenever one of them changes."""
-        return {
-            (one.policy, one.scope): draw_of(one, self.shares, self.seed) for one in self._states()
-        }
+        return {(one.policy, one.scope): self.draw(one) for one in self._states()}
 
     def subjects(self) -> Iterable[Key]:
         """Each policy in each scope."""
@@ -162,7 +176,7 @@ class CanaryArms:
         """Whom a state treats in the window that runs; None before the first."""
         if window is None:
             return None
-        draw = draw_of(state, self.shares, self.seed)
+        draw = self.draw(state)
         return Assignment(window_arm(draw, window), draw.groups)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from kvready.advisor.canary import CanaryArms, Shares
+from kvready.advisor.canary import CanaryArms
 from kvready.advisor.harm import HarmJudge
 from kvready.advisor.modes import ASIDE, MAX_STATES, Transition
 from kvready.advisor.policies import Policy, PolicyState
@@ -23,12 +23,10 @@ class CanaryWatch:
     def __init__(
         self,
         states: Callable[[], Collection[PolicyState]],
-        shares: Shares | None = None,
-        seed: str = "",
         on_window: OnWindow | None = None,
     ) -> None:
         """`states`: where each policy stands; `on_window` hears of each window that is told."""
-        self.arms = CanaryArms(states, shares, seed)
+        self.arms = CanaryArms(states)
         self.tracker = WindowTracker(self._told, self.arms)
         self.on_window = on_window
         self._judges: dict[Key, HarmJudge] = {}

@@ -33,7 +33,9 @@ from kvready.advisor.hazard_watch import Danger, HazardWatch
 from kvready.advisor.ledger import Pair, Target
 from kvready.advisor.outside import OBSERVER, SCHEDULER_STREAM
 from kvready.advisor.policies import Hazard, Mode, Policy, PolicyState, Scope
-from kvready.advisor.verdicts import GateReport
+from kvready.advisor.verdicts import Gate, GateReport, Verdict
+from kvready.advisor.window_tracker import Key
+from kvready.advisor.windows import MIN_REQUESTS, WindowSummary
 from kvready.advisor.would_be import WouldBe, would_be
 from kvready.collectors.records import (
     BatchFinished,
@@ -46,6 +48,7 @@ from kvready.collectors.records import (
 )
 
 if TYPE_CHECKING:
+    from kvready.advisor.control import ControlPlane
     from kvready.advisor.pipeline import Pipeline
     from kvready.collectors.records import AnyRecord
 
@@ -121,8 +124,6 @@ class Gatekeeper:
         """A report of each policy, scope and version, told to the control plane."""
         self.evaluations += 1
         view = self._view(pipeline)
-        if any(one.is_burning and one.pair.takes_back for one in view.burns):
-            self._canaries.tracker.disturbed(Hazard.BAD_PREDICTIONS)
         # All are judged by where policies stood before any of these reports moved one.
         judged = [
             (state, version, self._evidence(state, version, view, pipeline))
@@ -136,6 +137,28 @@ class Gatekeeper:
         for report in found:
             pipeline.control.judge(report, moment)
         return found
+
+    def window(
+        self, key: Key, window: WindowSummary, control: ControlPlane, moment: Moment
+    ) -> None:
+        """A window of a policy is told: clean ones forgive bad predictions, and settle.
+
+        One in which next to nothing was served shows nothing, so that an idle night settles nobody.
+        """
+        is_clean = window.is_clean and not self._went_wrong(key)
+        if not is_clean or window.requests >= MIN_REQUESTS:
+            control.window(is_clean, moment, *key)
+
+    def _went_wrong(self, key: Key) -> bool:
+        """Whether harm is proved by now, or its latest report found its predictions bad."""
+        if self._canaries.judge(key).harmed:
+            return True
+        return any(
+            check.gate is Gate.ACCURACY and check.verdict is Verdict.FAIL
+            for told, report in self.latest.items()
+            if told[:2] == key and report.policy_version == told[2]
+            for check in report.checks
+        )
 
     def _tick(self, pipeline: Pipeline, moment: Moment) -> None:
         states = pipeline.control.underlying

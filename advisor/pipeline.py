@@ -32,6 +32,8 @@ from kvready.advisor.outside import (
 )
 from kvready.advisor.plausible import is_plausible
 from kvready.advisor.verdicts import GateReport
+from kvready.advisor.window_tracker import Key
+from kvready.advisor.windows import WindowSummary
 from kvready.collectors.records import (
     BlocksRemoved,
     BlocksStored,
@@ -80,7 +82,7 @@ class Pipeline:
         """
         self._on_transition = on_transition
         self.control = ControlPlane(self._moved, on_report)
-        self.canaries = CanaryWatch(lambda: self.control.states)
+        self.canaries = CanaryWatch(lambda: self.control.states, self._window)
         self.gates = Gatekeeper(self.canaries)
         self._on_pair = on_pair or _ignore
         self._shared = Shared(
@@ -151,6 +153,8 @@ class Pipeline:
             case ReadinessAsked() as asked:
                 self.readiness.take(asked, moment)
             case PolicyCommanded() | KillSwitched() | KeepingChanged() | PoliciesRestored() as said:
+                if isinstance(said, PoliciesRestored):
+                    self.canaries.arms.restored(said)
                 self.control.take(said, moment)
 
     @property
@@ -224,6 +228,9 @@ class Pipeline:
         self.canaries.moved(transition)
         if self._on_transition is not None:
             self._on_transition(transition)
+
+    def _window(self, key: Key, window: WindowSummary) -> None:
+        self.gates.window(key, window, self.control, self.moment)
 
     def _tap_status(self, status: TapStatus, moment: Moment) -> None:
         self.outside.tap_status(status)

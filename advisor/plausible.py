@@ -6,8 +6,9 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
+from kvready.advisor.canary import shares_of
 from kvready.collectors.asked import AskedCandidate
-from kvready.collectors.records import AnyRecord, BatchPlanned, ReadinessAsked
+from kvready.collectors.records import AnyRecord, BatchPlanned, PoliciesRestored, ReadinessAsked
 
 MAX_SECONDS = 1e11  # both clocks stay below it for three thousand years
 MAX_COUNT = 1 << 48  # tokens, bytes and blocks; hashes are no counts
@@ -30,6 +31,8 @@ def is_plausible(record: msgspec.Struct) -> bool:
             0 <= member.new_tokens < MAX_COUNT and 0 <= member.context_tokens < MAX_COUNT
             for member in record.members
         )
+    if isinstance(record, PoliciesRestored):
+        return shares_of(record) is not None
     if isinstance(record, ReadinessAsked):
         return all(map(_is_plausible_question, record.candidates))
     return True

@@ -27,6 +27,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from kvready.advisor.canary import CONTROL_PERCENT, MAX_CONTROL_PERCENT, Shares
 from kvready.advisor.kill_switch import KILL_VARIABLE
 from kvready.advisor.policies import Mode
 from kvready.advisor.roofline import GPUS
@@ -171,6 +172,17 @@ class PolicySettings(Section):
     )
     balance_auto_promote: bool = Field(False, description="Whether balance does, likewise.")
     gpu_copy_auto_promote: bool = Field(False, description="Whether gpu_copy does, likewise.")
+    canary_percent: int = Field(
+        Shares().canary_percent,
+        description="Per cent that a canary treats: 1, 5, 20 or 50, of prefix groups for dedup, of "
+        "windows for the others.",
+    )
+    control_percent: int = Field(
+        CONTROL_PERCENT,
+        ge=1,
+        le=MAX_CONTROL_PERCENT,
+        description="Per cent that stays untreated when a policy is enforced; never 0.",
+    )
     policy_folder: Path | None = Field(
         None,
         description="Folder of modes, gate reports and audit, one per sidecar; none: "
@@ -181,6 +193,11 @@ class PolicySettings(Section):
         description="File that switches every policy off while it exists, beside the running "
         "user's own and that of the policy folder.",
     )
+
+    @field_validator("canary_percent")
+    @classmethod
+    def _is_a_share(cls, percent: int) -> int:
+        return Shares(canary_percent=percent).canary_percent
 
     @field_validator("dedup", "balance", "gpu_copy")
     @classmethod

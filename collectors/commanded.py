@@ -82,7 +82,13 @@ class KeepingChanged(Record, frozen=True, kw_only=True, tag="keeping_changed"):
 
 
 class PoliciesRestored(Record, frozen=True, kw_only=True, tag="policies_restored"):
-    """Where policies stood when the sidecar started, and which may promote themselves."""
+    """Where policies stood when the sidecar started, which may promote themselves, and the draws.
+
+    What `canary_seed` and the shares fix is drawn by nobody else, so that a replay treats the same.
+    """
 
     policies: tuple[RestoredPolicy, ...]
     auto_promote: tuple[str, ...] = ()
+    canary_seed: str = ""
+    canary_percent: int = 50
+    control_percent: int = 5

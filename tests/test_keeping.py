@@ -363,3 +363,19 @@ def _everything_said() -> Iterator[Control]:
     yield KeepingChanged(failing=())
     yield KillSwitched(held_by=("api",), actor="ann", reason="because")
     yield KillSwitched(held_by=())
+
+
+def test_whom_a_policy_treats_is_written_before_it_treats_anybody(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    for mode in (Mode.ADVISE, Mode.CANARY):
+        life.set(mode, forced=True)
+    life.keeper.close()
+    started, *moves = tail(tmp_path, 10)
+    assert started.draw["seed"]
+    assert (started.draw["canary_percent"], started.draw["control_percent"]) == (50, 5)
+    assert [entry.draw.get("percent") for entry in moves] == [None, 50]
+    assert str(moves[-1].draw["seed"]).startswith(f"{started.draw['seed']}:dedup:")
+    other = Life(tmp_path)
+    *_, again = (entry for entry in tail(tmp_path, 10) if entry.event == "started")
+    assert again.draw["seed"] != started.draw["seed"], "each run draws anew"
+    other.keeper.close()

@@ -80,7 +80,7 @@ def test_a_window_is_five_high_request_times_and_its_neighbour_as_long(whole: fl
     assert first.pair == second.pair == 0
     assert second.begin_seconds == first.end_seconds
     for one in (first, second):
-        assert length <= one.end_seconds - one.begin_seconds < length + 1.0
+        assert length <= one.end_seconds - one.begin_seconds <= length + 1.0
         assert one.is_clean
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 import sqlite3
 import time
 from collections import deque
@@ -20,9 +21,10 @@ from typing import TypeVar
 
 import msgspec
 
+from kvready.advisor.canary import Shares, draw_of
 from kvready.advisor.control import ControlPlane
 from kvready.advisor.modes import Transition
-from kvready.advisor.policies import Mode, Policy
+from kvready.advisor.policies import Mode, Policy, PolicyState
 from kvready.advisor.restoring import at_most, kept_state, with_audit
 from kvready.advisor.service.audit import Audit, tail
 from kvready.advisor.service.store import Answer, PolicyStore
@@ -36,7 +38,11 @@ MAX_WAITING = 1_000  # entries and reports that no disk has taken yet; then the 
 MAX_LOOKED_AT = 1_000  # of the audit, to learn what the store missed
 RETRY_SECONDS = 1.0
 
+SEED_BYTES = 8  # of a run's draws: nobody can know beforehand whom they will treat
+
 AUDIT, STORE = "audit", "store"
+
+DEFAULT_SHARES = Shares()
 
 T = TypeVar("T")
 
@@ -46,7 +52,10 @@ logger = logging.getLogger(__name__)
 class Keeper:
     """Audit and store of one sidecar. All but `open` in the ingest thread."""
 
-    def __init__(self, folder: Path, config_digest: str = "") -> None:
+    def __init__(
+        self, folder: Path, config_digest: str = "", shares: Shares = DEFAULT_SHARES
+    ) -> None:
+        """`shares`: of what a canary treats, and of what is left alone when it is enforced."""
         self.folder = folder
         self.audit = Audit(folder)
         self.store = PolicyStore(folder)
@@ -55,6 +64,8 @@ class Keeper:
         self.lost_entries = 0
         self.engine_version: Callable[[], str] = lambda: ""
         self._config_digest = config_digest
+        self._shares = shares
+        self._seed = secrets.token_hex(SEED_BYTES)
         self._control: ControlPlane | None = None
         self._entries: deque[tuple[str, dict[str, object]]] = deque()
         self._reports: deque[GateReport] = deque()
@@ -76,8 +87,18 @@ class Keeper:
         found = with_audit(known, told, sequence, time.time())
         kept = at_most(found, starts)
         lowered = sum(one not in found for one in kept)
-        self.note("started", reason=f"{len(found)} states restored, {lowered} set by settings")
-        return PoliciesRestored(policies=tuple(kept), auto_promote=tuple(auto_promote))
+        shares = msgspec.structs.asdict(self._shares)
+        self.note(
+            "started",
+            reason=f"{len(found)} states restored, {lowered} set by settings",
+            draw={"seed": self._seed, **shares},
+        )
+        return PoliciesRestored(
+            policies=tuple(kept),
+            auto_promote=tuple(auto_promote),
+            canary_seed=self._seed,
+            **shares,
+        )
 
     def follow(self, control: ControlPlane) -> None:
         """The control plane whose states are kept, from the next tick on."""
@@ -105,6 +126,7 @@ class Keeper:
             ingest=transition.ingest,
             seconds=transition.seconds,
             versions=self._versions(report),
+            draw=self._draw(transition.after),
         )
 
     def reported(self, report: GateReport) -> None:
@@ -199,6 +221,11 @@ class Keeper:
             versions["models"] = " ".join(report.model_versions)
             versions["calibration"] = report.calibration_id
         return {name: version for name, version in versions.items() if version}
+
+    def _draw(self, state: PolicyState) -> dict[str, str | int]:
+        """What fixes whom it treats from here on; nothing where it treats nobody."""
+        draw = draw_of(state, self._shares, self._seed)
+        return {"seed": draw.seed, "percent": draw.percent} if draw.percent else {}
 
     def _take_lock(self) -> None:
         path = self.folder / LOCK_FILE

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+from kvready.advisor.canary import Shares
 from kvready.advisor.control import Control, ControlPlane, Outcome
 from kvready.advisor.kill_switch import Holder, KillSwitch
 from kvready.advisor.policies import ORDER
@@ -31,8 +32,10 @@ class PolicyDesk:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.folder = policy_folder(settings)
-        self.keeper = Keeper(self.folder, config_digest(settings))
-        configured = settings.policies.kill_file
+        policies = settings.policies
+        shares = Shares(policies.canary_percent, policies.control_percent)
+        self.keeper = Keeper(self.folder, config_digest(settings), shares)
+        configured = policies.kill_file
         files = [self.folder / KILL_FILE, *([configured] if configured else [])]
         self.kill_switch = KillSwitch(files)
         self._restored: PoliciesRestored | None = None
