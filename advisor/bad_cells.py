@@ -15,6 +15,7 @@ from kvready.advisor.binomial import false_discoveries_bounded, tail_probability
 from kvready.advisor.cell_evidence import MAX_CELLS, Cell, judged_pair
 from kvready.advisor.gate_accuracy import MIN_COVERAGE
 from kvready.advisor.ledger import Pair, Target, is_bad
+from kvready.advisor.shape_cells import told_cell
 
 WINDOW_SECONDS = 900.0
 MIN_PAIRS = 20  # of a cell in a window; a window with fewer does not count
@@ -46,7 +47,7 @@ class BadCell(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """As reports name it."""
-        return f"{self.target}: {self.shape_cell}"
+        return told_cell(self.target, self.shape_cell)
 
 
 class _Window:

@@ -16,6 +16,8 @@ from kvready.advisor.gate_evidence import CopyChecks
 from kvready.advisor.gate_sources import Deliveries
 from kvready.advisor.ledger import Pair, PairState, Target, is_bad
 from kvready.advisor.minute_sums import MINUTE_SECONDS, MinuteSums, ShadowDays
+from kvready.advisor.shared_work import SharedWork
+from kvready.advisor.totals import Totals
 from kvready.collectors.records import CopyMethod, LoadFinished
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Signals:
         self.deliveries = Deliveries()
         self.sums = {target: MinuteSums() for target in Target}
         self.shadow_days = ShadowDays()
+        self.shared = SharedWork()
         self.now_seconds = 0.0  # event time; never goes back
         self._compared: deque[tuple[float, bool]] = deque(maxlen=MAX_COMPARED)
         self._method: CopyMethod | None = None  # of the copy whose end is at hand
@@ -82,6 +85,7 @@ class Signals:
         if now - self._minute_seconds < MINUTE_SECONDS:
             return False
         self.constraints.add(self._minute(pipeline, self._minute_seconds))
+        self.shared.minute(pipeline.totals)
         self.deliveries.minute()
         self._begin_minute(pipeline)
         return True
@@ -104,8 +108,9 @@ class Signals:
             late[forecast.target] += is_bad(forecast.p50_seconds, age_seconds)
         return burns(self.sums, late, self.objective, self.now_seconds)
 
-    def forget(self) -> None:
+    def forget(self, totals: Totals) -> None:
         """Another engine runs now: nothing of what was learned speaks of it."""
+        self.shared.forget(totals)
         self.scores.forget()
         self.bad_cells.forget()
         self.constraints.forget()

@@ -149,6 +149,11 @@ class Gatekeeper:
         if not is_clean or window.requests >= MIN_REQUESTS:
             control.window(is_clean, moment, *key)
 
+    def outside(self, policy: Policy) -> tuple[str, ...]:
+        """Cells that a policy decides by and must leave alone now: their predictions stay bad."""
+        listed = self.signals.bad_cells.listed
+        return tuple(one.name for one in listed if one.target in TARGETS[policy])
+
     def _went_wrong(self, key: Key) -> bool:
         """Whether harm is proved by now, or its latest report found its predictions bad."""
         if self._canaries.judge(key).harmed:
@@ -162,7 +167,10 @@ class Gatekeeper:
 
     def _tick(self, pipeline: Pipeline, moment: Moment) -> None:
         states = pipeline.control.underlying
-        self._acts = any(state.mode.acts for state in states)
+        acting = {state.policy for state in states if state.mode.acts}
+        self._acts = bool(acting)
+        if Policy.DEDUP in acting:
+            self.signals.shared.helped()
         self._face(self.watch.tick(pipeline, self.signals.now_seconds), pipeline, moment)
         if self.signals.tick(pipeline, self.watch.is_stalled):
             self.evaluate(pipeline, moment)
@@ -170,7 +178,7 @@ class Gatekeeper:
     def _face(self, dangers: list[Danger], pipeline: Pipeline, moment: Moment) -> None:
         for danger in dangers:
             if danger.hazard is Hazard.ENGINE_UPGRADED:
-                self.signals.forget()
+                self.signals.forget(pipeline.totals)
             if danger.hazard in (Hazard.ENGINE_UPGRADED, Hazard.ENGINE_RESTARTED):
                 self.signals.scores.forget()  # so that a pause lasts until there are enough again
                 self._rows.clear()

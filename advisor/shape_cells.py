@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from kvready.advisor.ledger import Target
 from kvready.advisor.requests import RequestState
 from kvready.collectors.records import Tier
 
 SMALLEST_OCTAVE, LARGEST_OCTAVE = 9, 50  # of bytes; all below a KiB are one
+
+
+def told_cell(target: Target, shape_cell: str) -> str:
+    """A cell of a target, as reports and flags name it."""
+    return f"{target}: {shape_cell}"
 
 
 def load_cell(source: Tier, payload_bytes: int) -> str:

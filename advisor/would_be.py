@@ -37,8 +37,8 @@ def would_be(pipeline: Pipeline) -> WouldBe:
     spreads = [
         rank.forecaster.intervals[Target.BATCH_COMPUTE].frame(OTHER_SHAPES).spread for rank in ranks
     ]
-    share = totals.duplicate_prefill_tokens / max(1, totals.delay_hit_tokens)
-    savings = shadow.savings.savings(max(spreads), sum(totals.delay_hits.values()), share)
+    shared = pipeline.gates.signals.shared.sums(totals)
+    savings = shadow.savings.savings(max(spreads), shared.delay_hits, shared.duplicate_share)
     return WouldBe(
         batches={one: shadow.compared[one] for one in Compared},
         voided={one: shadow.voided[one] for one in Voided},

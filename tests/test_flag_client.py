@@ -85,6 +85,9 @@ LIES: dict[str, Callable[[FlagServer], bytes]] = {
         200,
         b'{"flags":[{"key":"a","metadata":{"split_seed":"s","split_treated_ratio":7}}]}',
     ),
+    "cells that are no text": lambda s: s.message(
+        200, b'{"flags":[{"key":"a","metadata":{"excluded_cells":7}}]}'
+    ),
     "depth": lambda s: s.message(200, b'{"flags":[],"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"),
     "another boot that says no more": lambda s: s.message(304, b"", Kvready_Boot_Id="other"),
     "one revision with other content": lambda s: s.message(200, b'{"flags":[]}'),

@@ -45,6 +45,17 @@ def test_no_lease_is_longer_than_the_hooks_own_and_none_is_endless() -> None:
         assert not is_on(lease, 0.0)
 
 
+def test_what_is_predicted_badly_is_left_alone_whatever_else_is_said() -> None:
+    bad = "inflight_ready: batch ≥128 tokens"
+    for switch in (
+        Switch(True, outside=frozenset({bad})),
+        Switch(split=Split("seed", 1.0), outside=frozenset({bad})),
+    ):
+        assert switch.treats(1, "inflight_ready: batch ≥256 tokens")
+        assert switch.treats(1), "who acts on no prediction"
+        assert not switch.treats(1, bad)
+
+
 def test_a_lower_revision_changes_nothing_and_prolongs_nothing() -> None:
     lease = Lease()
     lease.heard(0.0, said(5, ALL_OFF))

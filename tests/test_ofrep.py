@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gate_reports import gate_report
 from openfeature.contrib.provider.ofrep import OFREPProvider
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.exception import ErrorCode
 from served import serving
 from test_policy_api import ADMIN, Desk, kept
 
+from kvready.advisor.bad_cells import BAD_WINDOWS, BadCell
 from kvready.advisor.flags import Assignment, Split
-from kvready.advisor.hooks.flag_client import FlagClient, Heard
+from kvready.advisor.hooks.bounded_http import Reply
+from kvready.advisor.hooks.flag_client import FlagClient, Heard, answer_of
 from kvready.advisor.kill_switch import KILL_VARIABLE
-from kvready.advisor.policies import ORDER, Policy
+from kvready.advisor.ledger import Target
+from kvready.advisor.policies import ORDER, Mode, Policy
 from kvready.advisor.service import ofrep_api
 from kvready.advisor.service.flag_board import LEASE_SECONDS
 from kvready.advisor.settings import ADMIN_VARIABLE
@@ -93,6 +98,43 @@ def test_the_revision_rises_with_every_change_and_with_nothing_else(
     seen.append(revision())
     assert seen[0] == seen[1]
     assert seen[1:] == sorted(set(seen[1:]))
+
+
+def test_cells_that_stay_bad_are_named_to_the_policies_that_decide_by_them(
+    kept: Callable[..., Desk],
+) -> None:
+    desk = kept()
+    acting(desk)
+    before = desk.flags()
+    bad = [
+        BadCell(Target.INFLIGHT_READY, f"batch ≥{tokens} tokens", 3, ()) for tokens in (128, 256)
+    ]
+    cells = desk.sidecar.pipeline.gates.signals.bad_cells
+    past = {(one.target, one.shape_cell): deque([True] * BAD_WINDOWS) for one in bad}
+    cells._past.update(past)
+    assert cells.listed == bad
+    after = desk.flags()
+    assert int(after.headers["kvready-revision"]) > int(before.headers["kvready-revision"])
+    told = {flag["key"]: flag["metadata"].get("excluded_cells") for flag in after.json()["flags"]}
+    assert told == {"dedup": "; ".join(one.name for one in bad), "balance": None, "gpu_copy": None}
+    heard = answer_of(Reply(after.status_code, after.headers, after.content)).switches
+    assert heard is not None
+    assert heard["dedup"].outside == {one.name for one in bad}
+
+
+def test_a_flag_names_the_report_on_which_its_policy_acts(kept: Callable[..., Desk]) -> None:
+    desk = kept()
+    desk.put("dedup", "advise")
+    control = desk.sidecar.pipeline.control
+    moment = (desk.sidecar.pipeline.last_ingest + 1, control.now_seconds)
+    report = gate_report(Policy.DEDUP, Mode.ADVISE, moment)
+    desk.sidecar.ask(lambda: control.judge(report, moment))
+    assert desk.put("dedup", "canary").status_code == 200
+    metadata = desk.flags().json()["flags"][0]["metadata"]
+    assert metadata["gate_verdict_id"] == report.report_id
+    assert metadata["gate_verdict"] == "pass"
+    assert metadata["evidence_end_ingest"] == report.made_ingest
+    assert metadata["forced"] is False
 
 
 def test_prefix_groups_are_drawn_for_who_asks_for_one(kept: Callable[..., Desk]) -> None:

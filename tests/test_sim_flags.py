@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from flag_server import FlagServer
 from test_sim_engine import engine, told
@@ -11,11 +12,14 @@ from test_sim_engine import engine, told
 from kvready.advisor.flags import Split
 from kvready.advisor.hooks.flag_client import FlagClient, Heard
 from kvready.advisor.hooks.lease import MAX_LEASE_SECONDS
+from kvready.advisor.ledger import Target
+from kvready.advisor.shape_cells import inflight_cell, told_cell
 from kvready.advisor.whatif.sim_engine.engine import SimEngine
 from kvready.advisor.whatif.sim_engine.flags import LiveFlags
 from kvready.collectors.names import CopyMethod, DeferReason
 from kvready.collectors.records import Ingested, RequestArrived, RequestDeferred
 
+AWAITED_TOKENS = 2_048
 CONVOYS = ("convoy@1:30",)
 
 
@@ -76,11 +80,25 @@ def test_in_a_canary_only_treated_prefix_groups_are_held(server: FlagServer) -> 
     assert {split.treats(one) for one in group.values()} == {True, False}
 
 
+def test_nobody_is_held_on_a_prediction_that_stays_bad(server: FlagServer) -> None:
+    bad = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", AWAITED_TOKENS))
+    flag = {"key": "dedup", "value": True, "metadata": {"excluded_cells": bad}}
+    said = msgspec.json.encode({"flags": [flag]})
+    server.behave = lambda asked: server.message(200, said)
+    client = FlagClient(server.url, "sim", clock=lambda: 0.0)
+    client.ask()
+    flags = LiveFlags(client)
+    assert flags.dedup
+    assert not flags.may_hold(1, AWAITED_TOKENS)
+    assert flags.may_hold(1, 2 * AWAITED_TOKENS)
+    client.stop()
+
+
 def test_each_policy_is_obeyed_by_its_own_flag(server: FlagServer) -> None:
     server.on = {"balance": True, "gpu_copy": True}
     client = FlagClient(server.url, "sim", clock=lambda: 0.0)
     flags = LiveFlags(client)
-    seen = lambda: (flags.dedup, flags.balance, flags.copy_method, flags.may_hold(1))  # noqa: E731
+    seen = lambda: (flags.dedup, flags.balance, flags.copy_method, flags.may_hold(1, 128))  # noqa: E731
     assert seen() == (False, False, CopyMethod.DMA_PER_PAGE, False)
     client.ask()
     assert seen() == (False, True, CopyMethod.GATHER, False)

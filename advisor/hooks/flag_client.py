@@ -28,6 +28,8 @@ BOOT_HEADER = "Kvready-Boot-Id"
 REVISION_HEADER = "Kvready-Revision"
 LEASE_HEADER = "Kvready-Lease-Seconds"
 ANSWER_SECONDS = 1.0  # an answer that takes longer would come with little of its lease left
+OUTSIDE = "excluded_cells"  # metadata: cells of predictions that the policy must not act on
+OUTSIDE_SEPARATOR = "; "
 MAX_NAME_CHARACTERS = 256
 EVERYTHING = Scope()
 STOP_SECONDS = 2 * ANSWER_SECONDS
@@ -89,9 +91,12 @@ class FlagClient:
         """Whether it may act on some, which `treats` tells, now."""
         return self.held.switch(policy, self._clock()).split is not None
 
-    def treats(self, policy: Policy, prefix_group: int | None) -> bool:
-        """Whether it may act on requests that begin with this block (its hash), now."""
-        return self.held.switch(policy, self._clock()).treats(prefix_group)
+    def treats(self, policy: Policy, prefix_group: int | None, cell: str = "") -> bool:
+        """Whether it may act on requests that begin with this block (its hash), now.
+
+        `cell`: of the prediction that would be acted on, as `shape_cells.told_cell` names it.
+        """
+        return self.held.switch(policy, self._clock()).treats(prefix_group, cell)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -166,9 +171,13 @@ def answer_of(reply: Reply) -> Answer:
 
 def _switch(flag: _Flag) -> Switch:
     """A value that is absent is the hook's default: OFF."""
+    told = flag.metadata.get(OUTSIDE, "")
+    if not isinstance(told, str):
+        raise ValueError(f"{OUTSIDE} is no text")
+    outside = frozenset(told.split(OUTSIDE_SEPARATOR)) if told else frozenset()
     seed, ratio = flag.metadata.get("split_seed"), flag.metadata.get("split_treated_ratio")
     if not isinstance(seed, str) or isinstance(ratio, bool) or not isinstance(ratio, int | float):
-        return Switch(flag.value)
+        return Switch(flag.value, outside=outside)
     if not 0.0 <= ratio <= 1.0:
         raise ValueError(f"a treated share of {ratio}")
-    return Switch(flag.value, Split(seed, float(ratio)))
+    return Switch(flag.value, Split(seed, float(ratio)), outside)

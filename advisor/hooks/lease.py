@@ -23,9 +23,15 @@ class Switch(msgspec.Struct, frozen=True):
 
     is_on: bool = False
     split: Split | None = None
+    outside: frozenset[str] = frozenset()  # cells whose predictions are persistently bad
 
-    def treats(self, prefix_group: int | None) -> bool:
-        """Whether it may act on requests that begin with this block; None: on all of them."""
+    def treats(self, prefix_group: int | None, cell: str = "") -> bool:
+        """Whether it may act on requests that begin with this block; None: on all of them.
+
+        `cell`: of the prediction that would be acted on, as `shape_cells.told_cell` names it.
+        """
+        if cell in self.outside:
+            return False
         if self.is_on or self.split is None or prefix_group is None:
             return self.is_on
         return self.split.treats(prefix_group)

@@ -14,7 +14,7 @@ import uuid
 import msgspec
 
 from kvready.advisor.flags import Assignment
-from kvready.advisor.policies import Overlay, Policy, PolicyState, Scope
+from kvready.advisor.policies import ORDER, Overlay, Policy, PolicyState, Scope
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.verdicts import GateReport
 
@@ -29,6 +29,7 @@ class FlagView(msgspec.Struct, frozen=True):
     killed_by: tuple[str, ...] = ()
     assigned: dict[tuple[Policy, Scope], Assignment] = {}
     reports: dict[str, GateReport] = {}  # those on which policies act
+    outside: dict[Policy, tuple[str, ...]] = {}  # cells whose predictions are persistently bad
 
     def assignment(self, state: PolicyState) -> Assignment | None:
         """Whom a state treats, where that is known."""
@@ -67,7 +68,8 @@ class FlagBoard:
                 assigned[state.policy, state.scope] = drawn
         found = (control.reports.by_id(state.report_id) for state in acting)
         reports = {report.report_id: report for report in found if report is not None}
-        view = FlagView(tuple(control.states), control.killed_by, assigned, reports)
+        outside = {policy: pipeline.gates.outside(policy) for policy in ORDER}
+        view = FlagView(tuple(control.states), control.killed_by, assigned, reports, outside)
         with self._lock:  # the look and the number are one step
             held_by = self._held_by()
             return self._numbered(
@@ -88,7 +90,7 @@ class FlagBoard:
         if view.killed_by:
             said: object = view.killed_by
         else:
-            said = ([_told(s) for s in view.states], view.assigned)
+            said = ([_told(s) for s in view.states], view.assigned, view.outside)
         if said != self._told:
             self._told = said
             self._revision += 1

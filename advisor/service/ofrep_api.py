@@ -14,7 +14,13 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 
 from kvready.advisor.flags import Flag, Subject, evaluate
-from kvready.advisor.hooks.flag_client import BOOT_HEADER, LEASE_HEADER, REVISION_HEADER
+from kvready.advisor.hooks.flag_client import (
+    BOOT_HEADER,
+    LEASE_HEADER,
+    OUTSIDE,
+    OUTSIDE_SEPARATOR,
+    REVISION_HEADER,
+)
 from kvready.advisor.policies import ORDER, Scope
 from kvready.advisor.service.access import Access
 from kvready.advisor.service.bodies import JSON, KIB, read_json
@@ -146,6 +152,8 @@ def _told(flag: Flag, view: FlagView) -> dict[str, Any]:
     if flag.split is not None:
         metadata["split_seed"] = flag.split.seed
         metadata["split_treated_ratio"] = flag.split.treated_ratio
+    if outside := view.outside.get(flag.policy):
+        metadata[OUTSIDE] = OUTSIDE_SEPARATOR.join(outside)
     if flag.state is not None:
         state = flag.state
         metadata |= {
@@ -178,7 +186,6 @@ def _evidence(report: GateReport) -> dict[str, str | float]:
         "model_version": " ".join(report.model_versions),
         "calibration_id": report.calibration_id,
         "engine_version": report.engine_version,
-        "excluded_cells": " ".join(report.bad_cells),
     }
     return {name: value for name, value in told.items() if value != ""}
 

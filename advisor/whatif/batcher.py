@@ -64,8 +64,8 @@ class Batcher:
             for delay in (IDLE_DELAY_SECONDS, LONGEST_DEFERRAL_SECONDS):
                 self._timeline.at(now_seconds + delay, _look_again, live)
 
-    def hold_only(self, may_hold: Callable[[LiveRequest], bool]) -> None:
-        """Dedup defers these and nobody else."""
+    def hold_only(self, may_hold: Callable[[LiveRequest, int], bool]) -> None:
+        """Dedup defers these, by how many tokens they wait for, and nobody else."""
         if self._strata is not None:
             self._strata.may_hold = may_hold
 

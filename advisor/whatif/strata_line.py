@@ -69,7 +69,8 @@ class StrataLine:
         self._promised: dict[str, int] = {}  # from which block on
         self._deferred: set[str] = set()  # in the round before
         self._behind: deque[LiveRequest] = deque()  # beyond what is scanned
-        self.may_hold: Callable[[LiveRequest], bool] | None = None  # whom dedup treats; None: all
+        # Whom dedup treats, and for how many awaited tokens; None: all.
+        self.may_hold: Callable[[LiveRequest, int], bool] | None = None
 
     def join(self, live: LiveRequest, now_seconds: float) -> None:
         """It waits, and promises what it does not find."""
@@ -123,7 +124,8 @@ class StrataLine:
         may_hold, lives = self.may_hold, self._lives
         return [
             waiting
-            if not waiting.awaited_tokens or may_hold(lives[waiting.request_id])
+            if not waiting.awaited_tokens
+            or may_hold(lives[waiting.request_id], waiting.awaited_tokens)
             else msgspec.structs.replace(waiting, awaited_tokens=0)
             for waiting in queue
         ]

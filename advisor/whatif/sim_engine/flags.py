@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from kvready.advisor.hooks.flag_client import FlagClient
+from kvready.advisor.ledger import Target
 from kvready.advisor.policies import Policy
+from kvready.advisor.shape_cells import inflight_cell, told_cell
 from kvready.collectors.errors import SettingsError
 from kvready.collectors.names import CopyMethod
 
@@ -27,8 +29,8 @@ class Obeyed(Protocol):
     def copy_method(self) -> CopyMethod:
         """The mover that loads and backups go by."""
 
-    def may_hold(self, prefix_group: int | None) -> bool:
-        """Whether those whose prompts begin with this block may be held."""
+    def may_hold(self, prefix_group: int | None, awaited_tokens: int) -> bool:
+        """Whether those whose prompts begin with this block may be held for so many tokens."""
 
 
 class Flags:
@@ -44,8 +46,8 @@ class Flags:
         """The mover that loads and backups go by."""
         return _copy_method(self.gpu_copy)
 
-    def may_hold(self, prefix_group: int | None) -> bool:
-        """Whether those whose prompts begin with this block may be held."""
+    def may_hold(self, prefix_group: int | None, awaited_tokens: int) -> bool:
+        """Whether those whose prompts begin with this block may be held for so many tokens."""
         return self.dedup
 
 
@@ -70,9 +72,10 @@ class LiveFlags:
         """The mover that loads and backups go by."""
         return _copy_method(self._client.is_on(Policy.GPU_COPY))
 
-    def may_hold(self, prefix_group: int | None) -> bool:
-        """Whether those whose prompts begin with this block may be held."""
-        return self._client.treats(Policy.DEDUP, prefix_group)
+    def may_hold(self, prefix_group: int | None, awaited_tokens: int) -> bool:
+        """Whether those whose prompts begin with this block may be held for so many tokens."""
+        cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
+        return self._client.treats(Policy.DEDUP, prefix_group, cell)
 
 
 def _copy_method(gathers: bool) -> CopyMethod:

@@ -108,9 +108,9 @@ class WatchedRun(Run):
         for live in waiting:
             self._batcher.join(self._now, live, self._cache.match(live.findable_blocks))
 
-    def _may_hold(self, live: LiveRequest) -> bool:
+    def _may_hold(self, live: LiveRequest, awaited_tokens: int) -> bool:
         blocks = live.request.blocks
-        return self._flags.may_hold(block_hash(blocks[0]) if blocks else None)
+        return self._flags.may_hold(block_hash(blocks[0]) if blocks else None, awaited_tokens)
 
     def _begin_slot(self) -> Slot | None:
         now = self._told.now = self._now
