@@ -19,7 +19,7 @@ from kvready.advisor.interference import BatchKind
 from kvready.advisor.intervals import OTHER_SHAPES
 from kvready.advisor.ledger import Target
 from kvready.advisor.outside import leans_on
-from kvready.advisor.policies import Policy
+from kvready.advisor.policies import Policy, Scope
 from kvready.advisor.savings import MIN_EPISODES, NORMAL_90, Bounded, Candidate, Saving
 from kvready.advisor.savings import Verdict as Saved
 from kvready.advisor.shadow import Compared
@@ -35,6 +35,8 @@ MIN_COPIES = 16  # of each mover, before their times are compared
 SAVINGS = {Policy.DEDUP: Candidate.DEDUP, Policy.BALANCE: Candidate.BALANCE}
 COMPARED = (Compared.SAME, Compared.DIFFERENT, Compared.NO_CHOICE, Compared.IN_EPISODE)
 NOTHING = Bounded(0.0)
+# Predictions and savings are the engine's: what is bad of a part of it is bad enough for the part.
+PART_OF_ENGINE = "predictions and would-be savings of the whole engine; windows of this scope alone"
 
 
 class Deliveries:
@@ -143,9 +145,10 @@ def saving_evidence(pipeline: Pipeline, told: WouldBe, policy: Policy) -> Saving
     )
 
 
-def basis(pipeline: Pipeline, versions: Iterable[str]) -> Basis:
+def basis(pipeline: Pipeline, versions: Iterable[str], scope: Scope) -> Basis:
     """Under which conditions figures hold."""
     engine = pipeline.engine
+    of_a_part = {} if scope == Scope() else {"judged on": PART_OF_ENGINE}
     return Basis(
         conditions={
             "evidence": str(pipeline.evidence),
@@ -153,6 +156,7 @@ def basis(pipeline: Pipeline, versions: Iterable[str]) -> Basis:
             "link profile": pipeline.priors.described,
             "compute starts from": pipeline.compute_prior.described,
             **pipeline.traffic.described(),
+            **of_a_part,
         },
         model_versions=tuple(versions),
         calibration_id=pipeline.priors.calibration_id,

@@ -243,4 +243,4 @@ class Gatekeeper:
         self._rows[key] = state.mode, row
         subject = Subject(state.policy, state.scope, state.mode, version, *moment)
         versions = self.signals.scores.versions((*TARGETS[state.policy], Target.TTFT))
-        return report_of(evidence, row, subject, basis(pipeline, versions))
+        return report_of(evidence, row, subject, basis(pipeline, versions, state.scope))

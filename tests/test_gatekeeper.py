@@ -258,3 +258,17 @@ def test_a_restart_pauses_until_there_are_outcomes_enough_of_the_new_life() -> N
     assert signals.scores.evidence(50.0) == {}
     story.ticks(51, 300)
     assert story.state(Policy.DEDUP).overlay is Overlay.PAUSED
+
+
+def test_a_report_of_a_part_says_what_is_judged_of_the_whole() -> None:
+    story = Acting(Policy.DEDUP, mode=Mode.SHADOW)
+    story.says(
+        PolicyCommanded(
+            action=PolicyAction.SET, policy=Policy.DEDUP, mode=Mode.ADVISE, request_class="chat",
+            reason="a test", actor="me",
+        )
+    )  # fmt: skip
+    story.ticks(1, 65)
+    told = {key[1].request_class: report for key, report in story.pipeline.gates.latest.items()}
+    assert "of the whole engine" in told["chat"].conditions["judged on"]
+    assert "judged on" not in told["*"].conditions
