@@ -12,6 +12,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -85,7 +86,8 @@ class _Placed(msgspec.Struct, frozen=True, order=True):
 class Backcaster:
     """Give it reports as they come and a tick each second; it never looks ahead."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_report: Callable[[RequestReported], None] | None = None) -> None:
+        """`on_report` hears of each report once, when all that two taps tell of it is there."""
         self.backcasts: deque[Backcast] = deque(maxlen=MAX_KEPT_BACKCASTS)
         self.counts: dict[tuple[BackcastTarget, BackcastState], int] = {
             (target, state): 0 for target in BackcastTarget for state in BackcastState
@@ -99,6 +101,7 @@ class Backcaster:
         self._placed: list[_Placed] = []
         self._observed: OrderedDict[str, None] = OrderedDict()
         self._done: OrderedDict[str, None] = OrderedDict()
+        self._on_report = on_report or _ignore
         self._model = OutsideModel()
         self._ends: list[EventTime] = []
         self._models: list[Frozen] = []
@@ -238,7 +241,9 @@ class Backcaster:
 
     def _finish(self, request_id: str) -> RequestReported:
         _remember(self._done, request_id)
-        return self._reports.pop(request_id)
+        report = self._reports.pop(request_id)
+        self._on_report(report)
+        return report
 
     def _count(self, state: BackcastState) -> None:
         for target in BackcastTarget:
@@ -291,6 +296,10 @@ def _place(report: RequestReported, received_seconds: float, clock: ClockMap) ->
 
 def _event_time(mapped: Mapped, wall_seconds: float) -> EventTime:
     return mapped.map_number, wall_seconds
+
+
+def _ignore(report: RequestReported) -> None:
+    """Nobody listens for reports."""
 
 
 def _remember(names: OrderedDict[str, None], name: str) -> None:

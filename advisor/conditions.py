@@ -23,21 +23,28 @@ class Traffic:
         # First block of a prompt -> tokens that had arrived when it was last asked for.
         self._last_use: OrderedDict[int, int] = OrderedDict()
 
-    def arrive(self, record: RequestArrived, live_blocks: dict[Tier, int]) -> None:
-        """Note an arrival; the first one also notes what the cache held."""
+    def arrive(self, record: RequestArrived, live_blocks: dict[Tier, int]) -> int | None:
+        """Note an arrival; the first one also notes what the cache held.
+
+        Returns its reuse distance: prompt tokens that arrived from the prefix's last use on, that
+        one's included; None for a prefix that is new here.
+        """
         if self.initial_blocks is None:
             self.initial_blocks = live_blocks
         self._arrivals.append(record.arrived_seconds)
         self._prompt_tokens.append(record.prompt_tokens)
+        reuse_tokens = None
         if record.block_hashes:
             first = record.block_hashes[0]
             last = self._last_use.pop(first, None)
             if last is not None:
-                self._reuse_tokens.append(self._arrived_tokens - last)
+                reuse_tokens = self._arrived_tokens - last
+                self._reuse_tokens.append(reuse_tokens)
             self._last_use[first] = self._arrived_tokens
             while len(self._last_use) > MAX_REMEMBERED_PREFIXES:
                 self._last_use.popitem(last=False)
         self._arrived_tokens += record.prompt_tokens
+        return reuse_tokens
 
     def described(self) -> dict[str, str]:
         """Request rate, context length, reuse distance and initial cache state, in words."""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvready.advisor.capacity import PromptLengths
 from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.conditions import Traffic
+from kvready.advisor.copy_account import CopyAccount
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.forecaster import Forecaster
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
+from kvready.advisor.link_use import LinkUse
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.requests import RequestState, RequestTracker
+from kvready.advisor.service_account import ServiceAccount
+from kvready.advisor.service_targets import ServiceTargets
 from kvready.advisor.shadow import Shadow, ShadowTotals
 from kvready.advisor.shadow_feed import ShadowFeed
 from kvready.advisor.steps import StepTimeline
@@ -41,6 +46,7 @@ from kvready.collectors.records import (
 )
 
 ASSUMED_CHUNK_TOKENS = 512
+NO_TARGETS = ServiceTargets()
 
 
 class Shared:
@@ -53,6 +59,7 @@ class Shared:
         on_forecast: OnForecast | None = None,
         compute_prior: ComputePrior = GENERIC_PRIOR,
         windows: WindowTracker | None = None,
+        targets: ServiceTargets = NO_TARGETS,
     ) -> None:
         self.windows = windows or WindowTracker()
         self.inventory = Inventory()
@@ -60,6 +67,9 @@ class Shared:
         self.totals = Totals()
         self.traffic = Traffic()
         self.shadow = ShadowTotals()
+        self.service = ServiceAccount(targets)
+        self.copies = CopyAccount()
+        self.lengths = PromptLengths()
         self.on_pair = on_pair
         self.on_forecast = on_forecast
         self.priors = priors
@@ -99,6 +109,10 @@ class EngineRank:
             self.hits.pending,
             rank,
         )
+        self.link = LinkUse()
+        self._service = shared.service
+        self._copies = shared.copies
+        self._lengths = shared.lengths
         self._windows = shared.windows
         self._inventory = shared.inventory
         self._totals = shared.totals
@@ -116,6 +130,7 @@ class EngineRank:
                 self._load_decided(record, moment)
             case LoadStarted():
                 self.requests.start(record.load_id, record.started_seconds)
+                self.link.started(record.load_id, record.started_seconds)
             case LoadFinished():
                 self._load_finished(record, moment)
             case LoadChecked():
@@ -124,6 +139,7 @@ class EngineRank:
             case EngineDescribed():
                 self.engine = record
                 self.forecaster.describe(record)
+                self.link.describe(record.has_mover_times)
             case RequestArrived():
                 self._arrived(record, moment)
             case RequestDeferred():
@@ -139,9 +155,10 @@ class EngineRank:
 
     def tick(self, moment: Moment) -> None:
         """Let time pass."""
+        self.link.pass_time(moment[1])
         for load_id in self.requests.forget_stale_copies(moment[1]):
             self.revision += 1
-            self.forecaster.censor_load(load_id, moment)
+            self._lose_load(load_id, moment)
 
     def restart(self, moment: Moment) -> None:
         """The engine restarted: nothing that was under way has an outcome."""
@@ -152,6 +169,7 @@ class EngineRank:
             self.forecaster.inflight.gone(request_id, moment)
         self.forecaster.restart(moment)
         self.hits.restart()
+        self.link.restart()
         self.shadow.restart()
 
     def _arrived(self, record: RequestArrived, moment: Moment) -> None:
@@ -161,11 +179,15 @@ class EngineRank:
         if state.arrived is not record:
             return
         self._totals.arrivals += 1
-        self._traffic.arrive(record, {tier: self._inventory.live_blocks(tier) for tier in Tier})
+        live_blocks = {tier: self._inventory.live_blocks(tier) for tier in Tier}
+        reuse_tokens = self._traffic.arrive(record, live_blocks)
         if self.engine is None or self.engine.supported_kv_state:
             self.hits.arrive(state)
         else:
             self._totals.unknown_residency += 1
+        self._service.arrive(state, reuse_tokens)
+        self._lengths.arrive(state)
+        self.link.arrived(state)
         self._windows.arrived(self.rank, state, moment[1])
         self.shadow.arrived(state, moment)
         self.forecaster.arrived(state, moment)
@@ -180,6 +202,7 @@ class EngineRank:
         state = self.requests.schedule(record)
         if state is None or state.scheduled is not record:
             return
+        self.link.settled(record.request_id)
         self.hits.admit(state)
         self.shadow.scheduled(record)
         self.forecaster.scheduled(state, record, moment)
@@ -189,6 +212,7 @@ class EngineRank:
             self._forget(gone, moment)
         self.shadow.batch_planned(batch, moment)
         self.steps.plan(batch, self.engine)
+        self.link.planned(batch.planned_seconds, self.steps.has_room)
         self.hits.batch(batch)
         self.forecaster.batch_planned(batch, moment)
 
@@ -204,8 +228,10 @@ class EngineRank:
 
     def _load_decided(self, record: LoadDecided, moment: Moment) -> None:
         for load_id in self.requests.make_room_for_copy():
-            self.forecaster.censor_load(load_id, moment)
-        self.forecaster.load_decided(self.requests.decide(record), moment)
+            self._lose_load(load_id, moment)
+        copy = self.requests.decide(record)
+        self.link.ordered(copy)
+        self.forecaster.load_decided(copy, moment)
         self.shadow.load_decided(record)
         early = self.requests.take_early_finish(record)
         if early is not None:
@@ -215,7 +241,9 @@ class EngineRank:
         copy = self.requests.ready(record)
         if copy is None:
             return
-        self.forecaster.load_finished(copy, record.method, moment)
+        self.link.ended(record.load_id, record.ready_seconds)
+        shared_ratio = self.forecaster.load_finished(copy, record.method, moment)
+        self._copies.finish(copy, record, shared_ratio)
         begin = copy.started_seconds or copy.decided.decided_seconds
         self._totals.add_copy(
             record.source,
@@ -233,6 +261,7 @@ class EngineRank:
         whole = record.first_token_seconds - state.arrived.arrived_seconds
         self._totals.unattributed_seconds += abs(whole - sum(wait.values()))
         self._totals.first_tokens += 1
+        self._service.first_token(state, record)
         for name, seconds in wait.items():
             self._totals.wait_seconds[name] += seconds
         queued = wait.get(WaitState.QUEUE, 0.0)
@@ -250,17 +279,24 @@ class EngineRank:
     def _request_finished(self, record: RequestFinished, moment: Moment) -> None:
         self._totals.requests[record.outcome] += 1
         state = self.requests.finish(record.request_id)
+        self._service.finish(state, record)
         if state is not None:
             self._windows.finished(self.rank, state, record)
             self._forget(state, moment)
 
     def _forget(self, state: RequestState, moment: Moment) -> None:
         """A request is gone, however it ended."""
+        self.link.settled(state.arrived.request_id)
         if state.first_token_seconds is None:
             self.forecaster.censor(state.arrived.request_id, moment)
         self.forecaster.inflight.gone(state.arrived.request_id, moment)
         self.forecaster.led_anew(self.hits.finish(state), moment)
         self.shadow.finished(state.arrived.request_id)
+
+    def _lose_load(self, load_id: int, moment: Moment) -> None:
+        """A copy's end will not be seen."""
+        self.link.ended(load_id, moment[1])
+        self.forecaster.censor_load(load_id, moment)
 
     def _recompute_seconds(self, new_tokens: int, context_tokens: int) -> float:
         chunk = self.engine.batch_token_limit if self.engine else 0

@@ -95,16 +95,20 @@ class Forecaster:
             moment,
         )
 
-    def load_finished(self, copy: Copy, method: CopyMethod | None, moment: Moment) -> None:
-        """Close a copy's forecast and learn from it, and from the mover that made it."""
+    def load_finished(self, copy: Copy, method: CopyMethod | None, moment: Moment) -> float | None:
+        """Close a copy's forecast and learn from it, and from the mover that made it.
+
+        Returns how much of its time others shared its link, as far as that is known.
+        """
         assert copy.ready_seconds is not None
         decided = copy.decided
         target = FORECAST_COPIES.get(decided.destination)
         if target is not None and not copy.is_backup:
             whole_seconds = copy.ready_seconds - decided.decided_seconds
             self.writer.pair(target, str(decided.load_id), whole_seconds, moment)
-        self.mover.learn(copy, method, self._requests.copies.values())
+        shared_ratio = self.mover.learn(copy, method, self._requests.copies.values())
         self.inflight.copied(decided.load_id, copy.ready_seconds, moment)
+        return shared_ratio
 
     # Batches ---------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class HitAccount:
             hbm_tokens = prefix.blocks_by_tier[Tier.HBM] * arrived.block_tokens
             state.host_tokens = max(0, state.nominal_tokens - hbm_tokens)
             state.disk_tokens = prefix.blocks_by_tier[Tier.DISK] * arrived.block_tokens
+            state.remote_tokens = prefix.blocks_by_tier[Tier.REMOTE] * arrived.block_tokens
         else:
             self._totals.unknown_residency += 1
         self._note_delay_hit(state)
@@ -100,7 +101,7 @@ class HitAccount:
         self._totals.computed_tokens += max(0, state.arrived.prompt_tokens - found)
         if state.nominal_tokens is not None:
             self._totals.judged_prompt_tokens += state.arrived.prompt_tokens
-            self._totals.nominal_hit_tokens += state.nominal_tokens
+            self._totals.add_nominal(state.nominal_tokens_by_tier)
             self._totals.lost_hit_tokens += max(0, state.nominal_tokens - found)
 
     def first_token(

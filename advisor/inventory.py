@@ -221,6 +221,11 @@ class Inventory:
         """Different hashes in a tier, over all ranks and groups."""
         return sum(shard.tier_blocks[tier] for shard in self._shards.values())
 
+    @property
+    def distinct_blocks(self) -> int:
+        """Different hashes in any tier, over all ranks and groups."""
+        return sum(len(shard.live) for shard in self._shards.values())
+
     def blocks(
         self, tier: Tier, *, publisher: str | None = None, rank: int = 0, group: int = 0
     ) -> dict[int, int]:

@@ -6,6 +6,7 @@ from kvready.advisor.backcasts import Backcaster
 from kvready.advisor.contradictions import Contradictions, Facts
 from kvready.advisor.inventory import MAX_PUBLISHERS, Inventory
 from kvready.advisor.latency_groups import PrefillLatencies
+from kvready.advisor.service_account import ServiceAccount
 from kvready.advisor.totals import Totals
 from kvready.collectors.clock import ClockMap
 from kvready.collectors.records import (
@@ -43,9 +44,9 @@ def is_event_tap(tap: str) -> bool:
 class Outside:
     """Reports, counters and the clock that places them."""
 
-    def __init__(self, inventory: Inventory, totals: Totals) -> None:
+    def __init__(self, inventory: Inventory, totals: Totals, service: ServiceAccount) -> None:
         self.clock = ClockMap()
-        self.backcaster = Backcaster()
+        self.backcaster = Backcaster(service.report)
         self.latencies = PrefillLatencies()
         self.contradictions = Contradictions(self.latencies)
         self.reports = 0

@@ -14,7 +14,7 @@ from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.contract import Evidence
 from kvready.advisor.control import ControlPlane
 from kvready.advisor.copy_model import CopyCalibration
-from kvready.advisor.engine_rank import EngineRank, Shared
+from kvready.advisor.engine_rank import NO_TARGETS, EngineRank, Shared
 from kvready.advisor.evidence import is_simulated
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.gatekeeper import Gatekeeper
@@ -31,6 +31,7 @@ from kvready.advisor.outside import (
     leans_on,
 )
 from kvready.advisor.plausible import is_plausible
+from kvready.advisor.service_targets import ServiceTargets
 from kvready.advisor.verdicts import GateReport
 from kvready.advisor.window_tracker import Key
 from kvready.advisor.windows import WindowSummary
@@ -73,10 +74,12 @@ class Pipeline:
         compute_prior: ComputePrior = GENERIC_PRIOR,
         on_transition: Callable[[Transition], None] | None = None,
         on_report: Callable[[GateReport], None] | None = None,
+        targets: ServiceTargets = NO_TARGETS,
     ) -> None:
         """`priors`: what a link profile says of copies, before the engine has made any;
         `compute_prior`: what is believed of batches until then.
 
+        `targets`: what requests are held to that bring none of their own.
         `on_forecast` hears of each forecast as it is written, before the next record;
         `on_transition` of each move of a policy, `on_report` of each gate report.
         """
@@ -86,7 +89,7 @@ class Pipeline:
         self.gates = Gatekeeper(self.canaries)
         self._on_pair = on_pair or _ignore
         self._shared = Shared(
-            self._settled, priors, on_forecast, compute_prior, self.canaries.tracker
+            self._settled, priors, on_forecast, compute_prior, self.canaries.tracker, targets
         )
         self.priors = priors
         self.compute_prior = compute_prior
@@ -95,7 +98,10 @@ class Pipeline:
         self.totals = self._shared.totals
         self.traffic = self._shared.traffic
         self.shadow = self._shared.shadow
-        self.outside = Outside(self.inventory, self.totals)
+        self.service = self._shared.service
+        self.copies = self._shared.copies
+        self.lengths = self._shared.lengths
+        self.outside = Outside(self.inventory, self.totals, self.service)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
         self.moment: Moment = (0, 0.0)  # of the last record

@@ -270,8 +270,14 @@ class Mover:
             backlog += service
         return backlog
 
-    def learn(self, copy: Copy, method: CopyMethod | None, open_copies: Iterable[Copy]) -> None:
-        """Take in a finished copy, and which mover made it; `open_copies` are not finished yet."""
+    def learn(
+        self, copy: Copy, method: CopyMethod | None, open_copies: Iterable[Copy]
+    ) -> float | None:
+        """Take in a finished copy, and which mover made it; `open_copies` are not finished yet.
+
+        Returns the share of its time that copies of other directions were on its link; None where
+        its start is not told.
+        """
         assert copy.ready_seconds is not None
         decided, direction = copy.decided, direction_of(copy)
         model = self._seen(direction)
@@ -294,6 +300,7 @@ class Mover:
             beside_compute=copy.step_seconds > 0.0,
             shared_ratio=shared,
         )
+        return None if copy.started_seconds is None else shared
 
     def spans_into_hbm(
         self, open_copies: Iterable[Copy], begin_seconds: float, end_seconds: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from kvready.advisor.held_blocks import HeldBlocks
 from kvready.advisor.inventory import TIERS
@@ -20,6 +21,9 @@ from kvready.collectors.records import (
     Surface,
     Tier,
 )
+
+if TYPE_CHECKING:
+    from kvready.advisor.service_groups import ServiceGroup
 
 MAX_LIVE_REQUESTS = 16_384
 MAX_OPEN_LOADS = 16_384
@@ -58,11 +62,13 @@ class RequestState:
         "copies",
         "disk_tokens",
         "first_token_seconds",
+        "group",
         "host_tokens",
         "leader",
         "nominal_tokens",
         "output_tokens",
         "promised_tokens",
+        "remote_tokens",
         "resident_blocks",
         "scheduled",
         "waits_on",
@@ -81,9 +87,11 @@ class RequestState:
         self.nominal_tokens: int | None = None
         self.host_tokens = 0  # the part of the nominal hit that must be copied first
         self.disk_tokens = 0  # of that, what must be fetched into host memory before
+        self.remote_tokens = 0  # of that, what is on no tier of this machine
         self.resident_blocks = 0  # at its arrival, in any tier
         self.promised_tokens = 0  # beyond it, what an earlier request is bringing
         self.leader = ""  # the request that brings the last of that
+        self.group: ServiceGroup | None = None  # what its service is told apart by
 
     @property
     def is_running(self) -> bool:
@@ -94,6 +102,19 @@ class RequestState:
     def remaining_prompt_tokens(self) -> int:
         """Prompt tokens that are neither computed nor found."""
         return max(0, self.arrived.prompt_tokens - self.computed_tokens)
+
+    @property
+    def nominal_tokens_by_tier(self) -> dict[Tier, int]:
+        """Its nominal hit by the nearest tier of each block; nothing where that is unknown."""
+        if self.nominal_tokens is None:
+            return {}
+        below = self.disk_tokens + self.remote_tokens
+        return {
+            Tier.HBM: self.nominal_tokens - self.host_tokens,
+            Tier.HOST: self.host_tokens - below,
+            Tier.DISK: self.disk_tokens,
+            Tier.REMOTE: self.remote_tokens,
+        }
 
     @property
     def expected_tokens(self) -> int:
@@ -109,6 +130,11 @@ class RequestState:
     def has_computed(self, tokens: int) -> bool:
         """Whether so much of its prompt is there for others already."""
         return self.is_running and self.computed_tokens >= tokens
+
+    @property
+    def load_is_ordered(self) -> bool:
+        """Whether a copy into HBM was ordered for it; one into host memory waits for that."""
+        return any(copy.decided.destination is Tier.HBM for copy in self.copies)
 
     @property
     def unfinished_copies(self) -> list[Copy]:

@@ -55,6 +55,11 @@ class StepTimeline:
                 return
 
     @property
+    def has_room(self) -> bool:
+        """Whether the latest batch left a seat, budget and a block; before the first there is."""
+        return not self._steps or (self._steps[-1].has_room and self._steps[-1].has_blocks(1))
+
+    @property
     def median_step_seconds(self) -> float:
         """The median of recent batches; 0 before the first."""
         return median(self._durations) if self._durations else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvready.advisor.waits import WaitState
 from kvready.collectors.records import Outcome, Tier
 
@@ -23,6 +25,7 @@ class Totals:
         # of requests whose residency at arrival was known
         self.judged_prompt_tokens = 0
         self.nominal_hit_tokens = 0
+        self.nominal_tier_tokens: dict[Tier, int] = dict.fromkeys(Tier, 0)  # the same, by tier
         self.lost_hit_tokens = 0
         self.in_time_hit_tokens = 0
         self.worthwhile_hit_tokens = 0
@@ -43,6 +46,12 @@ class Totals:
         self.mismatched_loads = 0
         self.batches = 0
         self.batch_seconds = 0.0
+
+    def add_nominal(self, tokens_by_tier: Mapping[Tier, int]) -> None:
+        """One request's nominal hit."""
+        for tier, tokens in tokens_by_tier.items():
+            self.nominal_hit_tokens += tokens
+            self.nominal_tier_tokens[tier] += tokens
 
     def add_copy(self, source: Tier, destination: Tier, payload_bytes: int, seconds: float) -> None:
         """One finished copy: its bytes and the mover's busy time."""

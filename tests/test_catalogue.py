@@ -14,14 +14,16 @@ from story import Story
 
 from kvready.advisor.service.catalogue import (
     CATALOGUE,
-    MAX_CHILDREN,
+    MAX_SERIES,
     reachable,
 )
 from kvready.advisor.service.exposition import Exposition, families
-from kvready.advisor.service.metric import IDENTITY, PREFIX, Kind, Metric
+from kvready.advisor.service.metric import PREFIX, Kind, Metric
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.snapshot import Snapshot
-from kvready.advisor.service.tally import RATIO_BUCKETS, PairTally
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.tap_labels import TapLabels
+from kvready.advisor.service_account import MAX_CLASSES
 from kvready.advisor.settings import Settings
 from kvready.collectors.collector import Level
 
@@ -139,14 +141,14 @@ def test_names_follow_prometheus() -> None:
             assert label.name not in ("request", "request_id", "le", "tenant"), metric.name
 
 
-def test_a_sidecar_with_many_taps_stays_below_the_bound_on_children() -> None:
-    taps = tuple(f"tap-{number}" for number in range(64))
-    children = 0
+def test_no_traffic_and_no_number_of_taps_can_make_more_series_than_the_bound() -> None:
+    taps = TapLabels(f"tap-{number}" for number in range(200)).labels
+    classes = tuple(f"class-{number}" for number in range(MAX_CLASSES))
+    series = 0
     for metric in CATALOGUE:
-        per_child = len(RATIO_BUCKETS) + 3 if metric.kind is Kind.HISTOGRAM else 1
-        identity = any(label.source == IDENTITY for label in metric.labels)
-        children += per_child * (1 if identity else len(metric.children(taps)))
-    assert children <= MAX_CHILDREN
+        children = 1 if metric.is_identity else len(metric.children(taps, classes))
+        series += children * metric.series_per_child
+    assert series <= MAX_SERIES
 
 
 def test_every_metric_is_documented() -> None:

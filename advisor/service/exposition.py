@@ -12,10 +12,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.samples import Exemplar as _Exemplar
 
-from kvready.advisor.service.catalogue import by_name, reachable
+from kvready.advisor.service.catalogue import by_name
 from kvready.advisor.service.metric import Kind, Metric
-from kvready.advisor.service.snapshot import Snapshot
+from kvready.advisor.service.series import Child, exported
+from kvready.advisor.service.snapshot import Exemplar, Histogram, Snapshot
 
 
 class Exposition:
@@ -45,37 +47,43 @@ def families(snapshot: Snapshot) -> list[Family]:
     unknown = (set(snapshot.values) | set(snapshot.histograms)) - set(by_name())
     if unknown:
         raise KeyError(f"not in the catalogue: {sorted(unknown)}")
-    return [_family(metric, snapshot) for metric in reachable(snapshot.levels)]
+    return [_family(metric, children, snapshot) for metric, children in exported(snapshot).metrics]
 
 
-def _family(metric: Metric, snapshot: Snapshot) -> Family:
+def _family(metric: Metric, children: list[Child], snapshot: Snapshot) -> Family:
     names = [label.name for label in metric.labels]
     if metric.kind is Kind.HISTOGRAM:
-        return _histogram(metric, names, snapshot)
+        return _histogram(metric, names, children, snapshot)
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = make(metric.name, metric.help, labels=names)
     given = snapshot.values.get(metric.name, {})
-    children = metric.children(snapshot.taps)
-    if not metric.is_identity and not set(given) <= set(children):
-        raise KeyError(f"{metric.name}: labels beyond the catalogue: {set(given) - set(children)}")
-    absent_when_unknown = metric.sparse or metric.is_identity
-    for child in given if absent_when_unknown else children:
+    for child in children:
         family.add_metric([str(value) for value in child], given.get(child, 0.0))
     return family
 
 
-def _histogram(metric: Metric, names: list[str], snapshot: Snapshot) -> Family:
+def _histogram(
+    metric: Metric, names: list[str], children: list[Child], snapshot: Snapshot
+) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=names)
     given = snapshot.histograms.get(metric.name, {})
     bounds = [*(f"{bound:g}" for bound in metric.buckets), "+Inf"]
-    for child in metric.children(snapshot.taps):
-        histogram = given.get(child)
-        counts = histogram.counts if histogram else (0,) * len(bounds)
-        cumulative, buckets = 0, []
-        for bound, count in zip(bounds, counts, strict=True):
+    nothing = Histogram((0,) * len(bounds), 0.0)
+    for child in children:
+        histogram = given.get(child, nothing)
+        exemplars = histogram.exemplars or (None,) * len(bounds)
+        cumulative = 0
+        buckets: list[tuple[str, float] | tuple[str, float, _Exemplar]] = []
+        for bound, count, exemplar in zip(bounds, histogram.counts, exemplars, strict=True):
             cumulative += count
-            buckets.append((bound, float(cumulative)))
-        family.add_metric(
-            [str(value) for value in child], buckets, histogram.total if histogram else 0.0
-        )
+            if exemplar is None:
+                buckets.append((bound, float(cumulative)))
+            else:
+                buckets.append((bound, float(cumulative), _exemplar(exemplar)))
+        family.add_metric([str(value) for value in child], buckets, histogram.total)
     return family
+
+
+def _exemplar(seen: Exemplar) -> _Exemplar:
+    """Only OpenMetrics carries these; the plain format leaves them out."""
+    return _Exemplar({"request_id": seen.request_id}, seen.value, seen.wall_seconds)

@@ -1,4 +1,4 @@
-"""What a metric is: name, kind, unit, meaning, and labels from closed sets."""
+"""What a metric is: name, kind, unit, meaning, and labels from closed or bounded sets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kvready.collectors.collector import Level
 
 PREFIX = "kvready_"
 CONFIGURED = "configured"  # one value per configured tap
+BOUNDED = "bounded"  # those named, and a few that traffic brings
 IDENTITY = "identity"  # one child in all, whose labels say what something is
 
 
@@ -23,6 +24,17 @@ class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+
+
+class Family(StrEnum):
+    """What a metric tells of."""
+
+    CAPACITY = "capacity"
+    MOVEMENT = "movement"
+    SERVICE = "service"
+    PREDICTION = "prediction"
+    POLICY = "policy"
+    SELF = "self"
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -44,12 +56,18 @@ class Metric(msgspec.Struct, frozen=True):
     level: Level | None = None
     buckets: tuple[float, ...] = ()
     sparse: bool = False  # a child is absent while its value is unknown
+    family: Family = Family.SELF
 
-    def children(self, taps: Iterable[str]) -> list[tuple[str, ...]]:
-        """Every combination of label values, given the configured taps."""
-        columns = [
-            tuple(taps) if label.source == CONFIGURED else label.values for label in self.labels
-        ]
+    def children(self, taps: Iterable[str], classes: Iterable[str] = ()) -> list[tuple[str, ...]]:
+        """Every combination of label values, given the taps and the classes that came."""
+        columns = []
+        for label in self.labels:
+            if label.source == CONFIGURED:
+                columns.append(tuple(taps))
+            elif label.source == BOUNDED:
+                columns.append((*label.values, *classes))
+            else:
+                columns.append(label.values)
         return list(product(*columns))
 
     @property
@@ -57,23 +75,39 @@ class Metric(msgspec.Struct, frozen=True):
         """Whether its labels say what something is, in a single child."""
         return any(label.source == IDENTITY for label in self.labels)
 
+    @property
+    def series_per_child(self) -> int:
+        """Series that one child takes: a histogram's buckets, +Inf, sum and count."""
+        return len(self.buckets) + 3 if self.kind is Kind.HISTOGRAM else 1
 
-def counter(name: str, unit: str, text: str, *labels: Label, level: Level | None = None) -> Metric:
+
+def counter(name: str, unit: str, text: str, *labels: Label) -> Metric:
     """One that only rises."""
-    return Metric(f"{PREFIX}{name}", Kind.COUNTER, unit, text, labels, level)
+    return Metric(f"{PREFIX}{name}", Kind.COUNTER, unit, text, labels)
 
 
-def gauge(
-    name: str,
-    unit: str,
-    text: str,
-    *labels: Label,
-    level: Level | None = None,
-    sparse: bool = False,
-) -> Metric:
+def gauge(name: str, unit: str, text: str, *labels: Label, sparse: bool = False) -> Metric:
     """One that goes up and down."""
-    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, text, labels, level, sparse=sparse)
+    return Metric(f"{PREFIX}{name}", Kind.GAUGE, unit, text, labels, sparse=sparse)
+
+
+def histogram(
+    name: str, unit: str, text: str, buckets: tuple[float, ...], *labels: Label
+) -> Metric:
+    """One that counts values by size."""
+    return Metric(f"{PREFIX}{name}", Kind.HISTOGRAM, unit, text, labels, buckets=buckets)
+
+
+def at(level: Level | None, *metrics: Metric) -> tuple[Metric, ...]:
+    """These exist where a tap reaches this level."""
+    return tuple(msgspec.structs.replace(metric, level=level) for metric in metrics)
+
+
+def identity(*names: str) -> tuple[Label, ...]:
+    """Labels that say what something is."""
+    return tuple(Label(name, source=IDENTITY) for name in names)
 
 
 TARGET = Label("target", tuple(Target))
 POLICY = Label("policy", tuple(Policy))
+BOUNDS = ("low", "middle", "high")

@@ -18,10 +18,13 @@ import msgspec
 
 from kvready.advisor.service import snapshot
 from kvready.advisor.service.calls import Calls, Work
+from kvready.advisor.service.family_values import family_histograms, family_values
 from kvready.advisor.service.intake import Intake, Shed
 from kvready.advisor.service.policy_view import policy_values
+from kvready.advisor.service.series import described
 from kvready.advisor.service.snapshot import Snapshot
 from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.tap_labels import TapLabels
 from kvready.advisor.service.taps import Tap
 from kvready.advisor.settings import Settings
 from kvready.collectors.collector import Collector, Coverage, Level, Recovers
@@ -94,6 +97,7 @@ class Sidecar:
         self._give_way = self.calls.giver(Work.INGEST)
         self.on_fault: Callable[[], None] = lambda: None
         self.intake = Intake(collector.name for collector in self.collectors)
+        self._labels = TapLabels(collector.name for collector in self.collectors)
         self.recorder = Recorder(
             # A replay's clock stands still: ticks of this one would age its open forecasts.
             _ignore if replayed else pipeline.ingest,
@@ -201,13 +205,17 @@ class Sidecar:
         self.recorder.said(said, time.monotonic())
 
     def _snapshot(self) -> Snapshot:
+        began_seconds = time.monotonic()
         coverages = self.coverages()
-        return Snapshot(
+        classes = self.pipeline.service.classes
+        taken = Snapshot(
             levels=self.levels,
-            taps=tuple(c.tap for c in coverages),
+            taps=self._labels.labels,
+            classes=classes.labels,
             values={
                 **snapshot.own_values(
                     coverages,
+                    self._labels,
                     self.recorder,
                     self.intake,
                     self.calls,
@@ -216,11 +224,17 @@ class Sidecar:
                 ),
                 **policy_values(self.pipeline.control, self.desk),
                 **snapshot.pipeline_values(self.pipeline),
+                **family_values(self.pipeline),
                 **snapshot.outside_values(self.pipeline, self._forwarders()),
                 **snapshot.forecast_values(self.pipeline, self.tally),
             },
-            histograms=snapshot.error_histograms(self.tally),
+            histograms={
+                **snapshot.error_histograms(self.tally, self.pipeline.outside.clock),
+                **family_histograms(self.pipeline),
+            },
         )
+        overflows = {"tap": self._labels.overflowed, "class": classes.overflowed}
+        return described(taken, overflows, time.monotonic() - began_seconds)
 
     def _forwarders(self) -> list[Forwarder]:
         taps = (collector for collector in self.collectors if isinstance(collector, OtlpTap))

@@ -17,9 +17,10 @@ from kvready.advisor.readiness import UNTOLD
 from kvready.advisor.report import seen_drifts
 from kvready.advisor.savings import Candidate, Verdict
 from kvready.advisor.service import vitals
-from kvready.advisor.service.catalogue import BOUNDS, INTENDED_PARTS, SAVED, SETTLED
+from kvready.advisor.service.catalogue_policy import INTENDED_PARTS, SAVED
+from kvready.advisor.service.catalogue_prediction import SETTLED
 from kvready.advisor.service.gate_view import gate_values
-from kvready.advisor.service.metric import PREFIX
+from kvready.advisor.service.metric import BOUNDS, PREFIX
 from kvready.advisor.version import VERSION
 from kvready.advisor.would_be import would_be
 from kvready.collectors.collector import Coverage, Level
@@ -27,14 +28,28 @@ from kvready.collectors.records import Tier
 
 if TYPE_CHECKING:
     from kvready.advisor.copy_model import CopyCalibration
+    from kvready.advisor.distribution import Distribution
     from kvready.advisor.pipeline import Pipeline
     from kvready.advisor.service.calls import Calls
     from kvready.advisor.service.intake import Intake
     from kvready.advisor.service.tally import PairTally
+    from kvready.advisor.service.tap_labels import TapLabels
+    from kvready.collectors.clock import ClockMap
     from kvready.collectors.otlp_forward import Forwarder
     from kvready.collectors.recorder import Recorder
 
 Children = Mapping[tuple[str, ...], float]
+
+
+MAX_EXEMPLAR_CHARACTERS = 118  # OpenMetrics allows 128 for name and value of all labels
+
+
+class Exemplar(msgspec.Struct, frozen=True):
+    """One value of a bucket: whose, and when by the wall clock; None: that cannot be placed."""
+
+    value: float
+    request_id: str
+    wall_seconds: float | None
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -42,6 +57,10 @@ class Histogram(msgspec.Struct, frozen=True):
 
     counts: tuple[int, ...]
     total: float
+    exemplars: tuple[Exemplar | None, ...] = ()  # one per bucket, or none at all
+
+
+Histograms = dict[str, dict[tuple[str, ...], Histogram]]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -50,11 +69,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     levels: frozenset[Level]
     taps: tuple[str, ...]
     values: dict[str, Children]
-    histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
+    histograms: Histograms = {}
+    classes: tuple[str, ...] = ()  # of requests, that have a label of their own
 
 
 def own_values(
     coverages: tuple[Coverage, ...],
+    labels: TapLabels,
     recorder: Recorder,
     intake: Intake,
     calls: Calls,
@@ -65,22 +86,22 @@ def own_values(
     recording = recorder.recording
     values: dict[str, Children] = {
         "build_info": {(VERSION, platform.python_version()): 1},
-        "tap_state": {(c.tap, c.state): 1 for c in coverages},
-        "tap_messages_total": {(c.tap,): c.messages for c in coverages},
-        "tap_records_total": {(c.tap,): c.records for c in coverages},
-        "tap_gaps_total": {(c.tap,): c.gaps for c in coverages},
-        "tap_decode_errors_total": {(c.tap,): c.decode_errors for c in coverages},
-        "tap_dropped_total": {(c.tap,): c.dropped for c in coverages},
-        "tap_unknown_total": {(c.tap,): sum(c.unknown.values()) for c in coverages},
-        "tap_keyless_blocks_total": {(c.tap,): c.keyless_blocks for c in coverages},
-        "tap_quiet_seconds": {
-            (c.tap,): max(now_seconds - c.last_received_seconds, 0.0)
+        "tap_state": labels.states(coverages),
+        "tap_messages_total": labels.sums((c.tap, c.messages) for c in coverages),
+        "tap_records_total": labels.sums((c.tap, c.records) for c in coverages),
+        "tap_gaps_total": labels.sums((c.tap, c.gaps) for c in coverages),
+        "tap_decode_errors_total": labels.sums((c.tap, c.decode_errors) for c in coverages),
+        "tap_dropped_total": labels.sums((c.tap, c.dropped) for c in coverages),
+        "tap_unknown_total": labels.sums((c.tap, sum(c.unknown.values())) for c in coverages),
+        "tap_keyless_blocks_total": labels.sums((c.tap, c.keyless_blocks) for c in coverages),
+        "tap_quiet_seconds": labels.longest(
+            (c.tap, max(now_seconds - c.last_received_seconds, 0.0))
             for c in coverages
             if c.last_received_seconds is not None
-        },
+        ),
         "replay_memory_failures_total": {(): memory_failures},
         "ingest_records_total": {(kind,): count for kind, count in recorder.kinds.items()},
-        "ingest_dropped_total": {(tap,): count for tap, count in intake.dropped.items()},
+        "ingest_dropped_total": labels.sums(intake.dropped.items()),
         "ingest_queue_records": {(): len(intake)},
         "ingest_lag_seconds": {(): intake.lag_seconds},
         "stepped_aside_total": calls.given(),
@@ -90,6 +111,7 @@ def own_values(
         "recording_failures_total": {(): recording.failures},
         "process_cpu_seconds_total": {(): vitals.cpu_seconds()},
         "process_resident_memory_bytes": {(): vitals.resident_bytes()},
+        "process_start_time_seconds": {(): vitals.STARTED_WALL_SECONDS},
     }
     return named(values)
 
@@ -268,14 +290,27 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
     )
 
 
-def error_histograms(tally: PairTally) -> dict[str, dict[tuple[str, ...], Histogram]]:
+def error_histograms(tally: PairTally, clock: ClockMap) -> Histograms:
     """The error of paired forecasts, by target."""
     return {
         f"{PREFIX}forecast_error_ratio": {
-            (target,): Histogram(tuple(sums.ratio_counts), sums.ratio_sum)
-            for target, sums in tally.targets.items()
+            (target,): histogram_of(sums.ratios, clock) for target, sums in tally.targets.items()
         }
     }
+
+
+def histogram_of(distribution: Distribution, clock: ClockMap) -> Histogram:
+    """As it stands now, its examples placed on the wall clock."""
+    return Histogram(
+        tuple(distribution.counts),
+        distribution.total,
+        tuple(
+            Exemplar(one.value, one.request_id, one.seconds and clock.to_wall(one.seconds))
+            if one is not None and len(one.request_id) <= MAX_EXEMPLAR_CHARACTERS
+            else None
+            for one in distribution.examples
+        ),
+    )
 
 
 def _by_direction(moved: Mapping[tuple[Tier, Tier], float]) -> Children:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from enum import StrEnum
 
+from kvready.advisor.distribution import Distribution
 from kvready.advisor.ledger import BAD_OFFSET_SECONDS, Pair, PairState, Target
 
 # Observed over predicted. Centred at 1, symmetric in the logarithm, with the bad bounds 1/2 and 2.
 RATIO_BUCKETS = (0.25, 0.35, 0.5, 0.63, 0.79, 0.91, 1.0, 1.1, 1.26, 1.58, 2.0, 2.83, 4.0)
+# Whose forecasts are known by a request's id.
+OF_REQUESTS = frozenset({Target.QUEUE, Target.PREFILL, Target.TTFT})
 
 
 class IntervalOutcome(StrEnum):
@@ -25,8 +27,7 @@ class TargetTally:
     def __init__(self) -> None:
         self.states: dict[PairState, int] = dict.fromkeys(PairState, 0)
         self.outcomes: dict[IntervalOutcome, int] = dict.fromkeys(IntervalOutcome, 0)
-        self.ratio_counts = [0] * (len(RATIO_BUCKETS) + 1)
-        self.ratio_sum = 0.0
+        self.ratios = Distribution(RATIO_BUCKETS)
         self.bad = 0
         self.missed = 0
         self.predicted_seconds = 0.0
@@ -58,8 +59,8 @@ class TargetTally:
         self.under_seconds += max(error_seconds, 0.0)
         self.over_seconds += max(-error_seconds, 0.0)
         ratio = (actual + BAD_OFFSET_SECONDS) / (forecast.p50_seconds + BAD_OFFSET_SECONDS)
-        self.ratio_sum += ratio
-        self.ratio_counts[bisect_left(RATIO_BUCKETS, ratio)] += 1
+        request_id = forecast.subject if forecast.target in OF_REQUESTS else ""
+        self.ratios.add(ratio, request_id, forecast.starts_seconds + actual)
 
 
 class PairTally:

@@ -7,6 +7,7 @@ import resource
 import time
 from pathlib import Path
 
+STARTED_WALL_SECONDS = time.time()  # when this was first imported
 _STATM = Path("/proc/self/statm")
 
 
