@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from kvready.advisor.whatif.chains import ROOT, Chains
 from kvready.advisor.whatif.distances import (
-    FIRST_USE,
     block_distances,
     ideal_hit_ratio,
     lru_hit_ratios,
-    reuse_classes,
     reuse_tokens,
 )
 from kvready.advisor.whatif.neighbours import (
@@ -136,19 +134,6 @@ def test_a_prompt_that_all_share_can_be_left_aside() -> None:
     assert reuse_tokens(workload) == [None, 0, BLOCK]
     assert aside == [2, 1, 2]  # two of three ask for 0, 1 too
     assert reuse_tokens(workload, aside=[1, 1, 1]) == [None, None, BLOCK]
-
-
-def test_classes_are_quarters_of_those_that_come_again() -> None:
-    classes = reuse_classes([None, *range(100), None])
-    assert classes[0] == classes[-1] == FIRST_USE
-    counts = Counter(classes[1:-1])
-    assert list(counts.values()) == [25, 25, 25, 25]
-    assert list(counts) == [f"quarter {q} (up to {25 * q - 1} tokens)" for q in (1, 2, 3, 4)]
-    assert reuse_classes([None]) == [FIRST_USE]
-
-
-def test_classes_of_one_distance_are_one() -> None:
-    assert len(set(reuse_classes([0] * 7))) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvready.advisor.whatif import chains, trace_lines
-from kvready.advisor.whatif.cuts import classed_by_prompt, first_requests
 from kvready.advisor.whatif.distances import ideal_hit_ratio
 from kvready.advisor.whatif.mooncake import coarse_tick, spread
 from kvready.advisor.whatif.ragpulse import cut_contents
 from kvready.advisor.whatif.traces import Reading, TraceFormat, detected, read_workload
-from kvready.advisor.whatif.workload import Workload
 from kvready.collectors.errors import RecordingError, WorkloadError
 from kvready.collectors.recording import read_recording
 from kvready.collectors.records import RequestArrived, RequestFinished
@@ -460,24 +458,3 @@ def test_lines_and_workloads_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(chains, "MAX_BLOCK_REFERENCES", 3)
     with pytest.raises(WorkloadError, match="read fewer requests"):
         read_workload(path)
-
-
-def test_a_cut_keeps_whole_beginnings_and_says_so() -> None:
-    workload = read_workload(SESSIONS)
-    cut = first_requests(workload, 100)
-    names = {request.request_id for request in cut.requests}
-    assert cut.requests == workload.requests[:100]
-    assert all(not request.after or request.after in names for request in cut.requests)
-    assert "cut to the first 100 of" in cut.notes[-1]
-    assert first_requests(workload, 10**6) is workload
-    with pytest.raises(WorkloadError, match="name 1 or more"):
-        first_requests(workload, 0)
-
-
-def test_requests_are_classed_by_their_prompts() -> None:
-    def classes(workload: Workload) -> list[tuple[int, str]]:
-        return [(r.prompt_tokens, r.request_class) for r in workload.requests]
-
-    for tokens, name in classes(classed_by_prompt(read_workload(CONVERSATION), [1_000, 8_000])):
-        expected = "prompt up to 1,000" if tokens <= 1_000 else "prompt up to 8,000"
-        assert name == (expected if tokens <= 8_000 else "prompt over 8,000")

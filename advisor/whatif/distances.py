@@ -13,9 +13,6 @@ from itertools import chain
 
 from kvready.advisor.whatif.workload import Workload
 
-FIRST_USE = "first use"
-QUARTERS = 4
-
 
 class LastUses:
     """Which request used each block last; counts the blocks whose last use is recent.
@@ -144,13 +141,3 @@ def ideal_hit_ratio(workload: Workload) -> float:
             hits += workload.block_tokens
         seen.update(request.blocks)
     return hits / max(sum(request.prompt_tokens for request in workload.requests), 1)
-
-
-def reuse_classes(reuse: Sequence[int | None]) -> list[str]:
-    """A class for each: first use, or the quarter its distance falls into, nearest first."""
-    known = sorted(distance for distance in reuse if distance is not None)
-    if not known:
-        return [FIRST_USE] * len(reuse)
-    edges = [known[(len(known) * quarter - 1) // QUARTERS] for quarter in range(1, QUARTERS + 1)]
-    names = [f"quarter {q} (up to {edge:,} tokens)" for q, edge in enumerate(edges, start=1)]
-    return [FIRST_USE if d is None else names[bisect_left(edges, d)] for d in reuse]
