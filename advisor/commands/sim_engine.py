@@ -41,7 +41,7 @@ Asked = Annotated[
     str,
     typer.Option(
         "--workload",
-        help=f"{MIX} (documents and conversations), one shape of it, or a file with a trace.",
+        help=f"{MIX} (documents and conversations), a shape or SHAPE:ORDER, or a trace.",
         metavar="NAME|FILE",
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from kvready.advisor.roofline import Roofline
 from kvready.advisor.strata import BatchLimits, fill_steps
@@ -44,6 +44,7 @@ class Batcher:
         self._movers = movers
         self._timeline = timeline
         self._is_naive = policies.order is QueueOrder.NAIVE_REORDER
+        self._aside: Set[int] = frozenset()
         self._strata = None
         if policies.strata is not None:
             if self._is_naive:
@@ -68,6 +69,12 @@ class Batcher:
         """Dedup defers these, by how many tokens they wait for, and nobody else."""
         if self._strata is not None:
             self._strata.may_hold = may_hold
+
+    def pass_over(self, orders: Set[int]) -> None:
+        """Those, by their order, may not run yet; the set may change."""
+        self._aside = orders
+        if self._strata is not None:
+            self._strata.aside = orders
 
     def computed(self, live: LiveRequest) -> None:
         """Its prefill is done, its blocks are in the cache."""
@@ -135,6 +142,8 @@ class Batcher:
         for live in lives:
             if budget <= 0 or admission.seats <= 0:
                 break
+            if live.order in self._aside:
+                continue
             match = self.line.match(live)
             if not self._cache.has_room(live, match):
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
@@ -71,6 +71,7 @@ class StrataLine:
         self._behind: deque[LiveRequest] = deque()  # beyond what is scanned
         # Whom dedup treats, and for how many awaited tokens; None: all.
         self.may_hold: Callable[[LiveRequest, int], bool] | None = None
+        self.aside: Set[int] = frozenset()  # by their order: what they promise holds, they wait
 
     def join(self, live: LiveRequest, now_seconds: float) -> None:
         """It waits, and promises what it does not find."""
@@ -118,7 +119,9 @@ class StrataLine:
         return [self._lives[admission.request_id] for admission in plan.admitted], plan
 
     def _treated(self, queue: Sequence[Waiting]) -> Sequence[Waiting]:
-        """Who is not treated waits for nobody."""
+        """Who may run; who is not treated waits for nobody."""
+        if self.aside:
+            queue = [one for one in queue if self._lives[one.request_id].order not in self.aside]
         if self.may_hold is None:
             return queue
         may_hold, lives = self.may_hold, self._lives

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kvready.advisor.strata import Settings
+from kvready.advisor.strata import PAPER, Settings
 from kvready.advisor.whatif.batch import Batch
 from kvready.advisor.whatif.batch_costs import DecodeRun, Decodes
 from kvready.advisor.whatif.batcher import Batcher
 from kvready.advisor.whatif.live_request import LiveRequest
 from kvready.advisor.whatif.scenario import LinkSpec, Scenario
-from kvready.advisor.whatif.sim_engine.faults import Faults
+from kvready.advisor.whatif.sim_engine.faults import SLOW_LEADER_SECONDS, FaultName, Faults
 from kvready.advisor.whatif.sim_engine.flags import Obeyed
 from kvready.advisor.whatif.sim_engine.hidden import Hidden
 from kvready.advisor.whatif.sim_engine.kv_wire import block_hash
@@ -56,6 +56,7 @@ class WatchedRun(Run):
         self._flags = flags
         self._entered: list[LiveRequest] = []  # since the scheduler last looked
         self._told_scheduled: set[int] = set()  # by their order
+        self._aside: dict[int, str] = {}  # who may not run yet, by their order
         self._step = 0
         self._open_step = 0  # 0: none
         self._told = Round(watcher, self._timeline, _parents(workload))
@@ -105,6 +106,7 @@ class WatchedRun(Run):
         self._batcher = Batcher(scenario, self._roofline, self._cache, self._movers, self._timeline)
         self._batcher.admission = self._watched
         self._batcher.hold_only(self._may_hold)
+        self._batcher.pass_over(self._aside.keys())
         for live in waiting:
             self._batcher.join(self._now, live, self._cache.match(live.findable_blocks))
 
@@ -121,6 +123,7 @@ class WatchedRun(Run):
         if stalled > 0.0 and self._left:
             return Slot(None, 0, now + stalled)
         self._obey()
+        self._told.held.extend(self._aside.values())
         self._told.planning = True
         slot = super()._begin_slot()
         if slot is None:
@@ -203,6 +206,23 @@ class WatchedRun(Run):
     def _enter(self, now_seconds: float, live: LiveRequest) -> None:
         super()._enter(now_seconds, live)
         self._entered.append(live)
+        slow = self._faults.active(FaultName.SLOW_LEADER, now_seconds)
+        if slow is not None and self._leads(live):
+            self._aside[live.order] = live.request.request_id
+            self._timeline.at(now_seconds + SLOW_LEADER_SECONDS, self._let_in, live)
+
+    def _let_in(self, _now_seconds: float, live: LiveRequest) -> None:
+        del self._aside[live.order]
+
+    def _leads(self, live: LiveRequest) -> bool:
+        """Whether it is the first to bring enough of its prefix that others may wait for it."""
+        missing = live.findable_blocks[self._cache.match(live.findable_blocks).blocks :]
+        if len(missing) * self._cache.block_tokens <= PAPER.delay_tokens:
+            return False
+        first, waiting = missing[0], self._batcher.line.in_order()
+        return first not in self._cache.computing and not any(
+            first in other.findable_blocks for other in waiting if other is not live
+        )
 
 
 def _parents(workload: Workload) -> dict[int, int | None]:

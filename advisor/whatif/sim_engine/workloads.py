@@ -7,10 +7,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kvready.advisor.whatif.questions import Order, Questions
+from kvready.advisor.whatif.shapes import SHAPES, ShapeName
 from kvready.advisor.whatif.sim_engine import mix
 from kvready.advisor.whatif.sim_engine.faults import FaultName, Faults
-from kvready.advisor.whatif.synthetic import Questions, documents
+from kvready.advisor.whatif.synthetic import documents
 from kvready.advisor.whatif.workload import SimRequest, Workload
+from kvready.collectors.errors import WorkloadError
 
 CONVOY_BLOCKS = 1 << 56  # ids of a convoy's document start beyond those of any workload
 CONVOY_REQUESTS = 24
@@ -20,13 +23,36 @@ CONVOY_OUTPUT_TOKENS = 32
 
 
 def drawn(name: str, requests_per_second: float, requests: int, seed: int) -> Workload:
-    """The mix, or a published shape by name, with Poisson arrivals. Raises `WorkloadError`."""
+    """The mix, or a published shape by name, with Poisson arrivals. Raises `WorkloadError`.
+
+    `SHAPE:ORDER`: its documents' questions in that order, as many of each as were published.
+    """
     if name == mix.NAME:
         return mix.mix(requests_per_second, requests, seed)
+    shape, _, order = name.partition(":")
     questions = Questions(
         queries_per_second=requests_per_second, queries=requests, block_tokens=mix.BLOCK_TOKENS
     )
-    return documents(name, questions, seed)
+    if order:
+        questions = msgspec.structs.replace(
+            questions, order=_order(order), contexts=_contexts(shape, requests)
+        )
+    return documents(shape, questions, seed)
+
+
+def _order(name: str) -> Order:
+    try:
+        return Order(name)
+    except ValueError:
+        raise WorkloadError(f"no order is called {name!r}; choose {', '.join(Order)}") from None
+
+
+def _contexts(shape: str, requests: int) -> int:
+    """Documents for so many questions; 0: as published, where it has none."""
+    known = SHAPES.get(ShapeName(shape)) if shape in list(ShapeName) else None
+    if known is None or not known.contexts:
+        return 0  # `documents` says what is wrong
+    return max(1, round(requests * known.contexts / known.queries))
 
 
 def with_convoys(workload: Workload, faults: Faults, seed: int) -> Workload:
