@@ -21,7 +21,7 @@ SOAK_SECONDS ?= 600
 FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_events \
 	vllm_versions observer_tap inventory replay_memory))
 PIP_QUIET := --disable-pip-version-check -q
-SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -name py.typed)
+SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -path '*/static/*' -type f -o -name py.typed)
 
 .PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak generate clean
 

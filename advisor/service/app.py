@@ -7,12 +7,12 @@ from typing import Annotated
 
 import msgspec
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Target
 from kvready.advisor.report import Report, build_report, seen_drifts
-from kvready.advisor.service import ofrep_api, policy_api, problems, readiness_api
+from kvready.advisor.service import ofrep_api, page_api, policy_api, problems, readiness_api
 from kvready.advisor.service.access import Access
 from kvready.advisor.service.calls import Announced
 from kvready.advisor.service.exposition import Exposition
@@ -32,7 +32,6 @@ from kvready.advisor.service.models import (
     Status,
     TapStatusModel,
 )
-from kvready.advisor.service.page import CONTENT_SECURITY_POLICY, render_page
 from kvready.advisor.service.policy_view import control_status, policy_models
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.version import VERSION
@@ -99,16 +98,8 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         body = msgspec.json.encode(sidecar.ask(report_desk))
         return Response(body, media_type="application/json")
 
-    @app.get("/", summary="The same for a person", response_class=HTMLResponse,
-             responses=problems.UNAVAILABLE)  # fmt: skip
-    def page() -> HTMLResponse:
-        facts, numbers = sidecar.ask(lambda: (_status(sidecar), report_desk()))
-        return HTMLResponse(
-            render_page(facts, numbers),
-            headers={"content-security-policy": CONTENT_SECURITY_POLICY},
-        )
-
     access = Access(sidecar.settings.api)
+    page_api.install(app, sidecar, access, lambda: (_status(sidecar), report_desk()))
     readiness_api.install(app, sidecar, access)
     policy_api.install(app, sidecar, access)
     ofrep_api.install(app, sidecar, access)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
 
+from kvready.advisor.markup import definitions
 from kvready.advisor.whatif.comparison import Comparison, Report
 from kvready.advisor.whatif.curves import curves_caption
 from kvready.advisor.whatif.panels import panels
@@ -195,19 +196,11 @@ def _short_card(report: Report, one: Comparison) -> str:
 
 
 def _card(report: Report) -> str:
-    parts = [_pairs(report.conditions)]
+    parts = [definitions(report.conditions)]
     for policy, values in report.own.items():
         if values:
-            parts.append(f'<h3 style="margin-top:1rem">{escape(policy)}</h3>{_pairs(values)}')
+            parts.append(f'<h3 style="margin-top:1rem">{escape(policy)}</h3>{definitions(values)}')
     return "".join(parts)
-
-
-def _pairs(values: Mapping[str, str]) -> str:
-    each = (
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in values.items()
-    )
-    return f"<dl>{''.join(each)}</dl>"
 
 
 def _assumed(report: Report) -> str:
