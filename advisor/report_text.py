@@ -53,9 +53,8 @@ def print_report(report: Report, console: Console) -> None:
             )
         )
     if report.gates:
-        lines = [Text(summary_line(one)) for one in report.gates]
-        lines += [Text(f"out of scope: {bad_cell_text(one)}", "yellow") for one in report.bad_cells]
-        console.print(Group(heading("Gates", "what stands between each policy and acting"), *lines))
+        title = heading("Gates", "what stands between each policy and acting")
+        console.print(Group(title, *_gates(report)))
     if report.backcasts:
         console.print(
             Group(
