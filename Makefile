@@ -23,7 +23,7 @@ FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -path '*/static/*' -type f -o -name py.typed)
 
-.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak generate clean
+.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak page-shots generate dashboards clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | \
@@ -71,7 +71,7 @@ test: lint $(BIN)/.gpu $(BARE)/.kvready ## lint, types, import rules and every t
 lint: $(BIN)/.kvready ## formatting, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict -p kvready.collectors -p kvready.advisor -p kvready.kernels
+	@$(BIN)/mypy --strict -p kvready.collectors -p kvready.advisor -p kvready.kernels -p dashboards
 	@$(BIN)/lint-imports
 	@$(BIN)/python .ci/readme.py $(BIN)/kvready
 
@@ -133,9 +133,15 @@ fuzz: $(BIN)/.kvready ## long runs of the properties of streams: 10,000 hostile 
 soak: $(BIN)/.kvready ## serve a flood for SOAK_SECONDS and watch the bounds
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0
 
-generate: $(BIN)/.kvready ## write docs/*.md, the OpenAPI snapshot and the README's demo output
+page-shots: $(BIN)/.kvready ## pictures of the page in a browser, from light to stale, into build/page-shots
+	@PAGE_SHOTS=$(abspath build/page-shots) $(BIN)/python -m pytest -q tests/test_page_browser.py
+
+generate: $(BIN)/.kvready dashboards ## write docs/*.md, the OpenAPI snapshot and the README's demo output
 	@$(BIN)/python -m kvready.advisor.service.generate --docs docs --golden tests/golden
 	@$(BIN)/python .ci/readme.py $(BIN)/kvready --write
+
+dashboards: $(BIN)/.tools ## write Grafana's dashboards and its copy of the alerts
+	@$(BIN)/python -m dashboards.generate
 
 clean: ## remove everything that was built, the engine included
 	rm -rf build kvready.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Grafana dashboards, Prometheus rules and runbooks. Built and tested here, run elsewhere."""
