@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvready.advisor.draws import NO_DRAWS, BatchDraws, Moments
 from kvready.advisor.jobs import Job, Limits, Link, UnderWay
 from kvready.advisor.rollforward import BatchCost, finish_under_way
-from kvready.advisor.scheduler_state import Scan, SchedulerState
+from kvready.advisor.scheduler_state import ROUNDING_SECONDS, Scan, SchedulerState
 from kvready.collectors.records import BatchMember, OverlapMode
 
 MAX_ROLL_WORK = 60_000  # looks at a request, of one side: about 40 ms
@@ -41,6 +42,8 @@ class Decided(NamedTuple):
 
     members: Sequence[BatchMember]
     loads: list[str]
+    begin_seconds: float | None = None  # None: as soon as what it needs is there
+    free_blocks: int | None = None  # that it left
 
 
 class Side(NamedTuple):
@@ -52,6 +55,12 @@ class Side(NamedTuple):
     whole: bool  # all have their first token
 
 
+# Blocks that were free beside those that a roll accounts for, by when; fewer, if negative. Copies
+# out of HBM hold blocks, and an engine's count is finer than ours.
+Lent = Moments[int]
+NOTHING_LENT: Lent = Moments()
+
+
 class EpisodeRoll:
     """Common to both."""
 
@@ -61,21 +70,43 @@ class EpisodeRoll:
         arrivals: Sequence[Arrival],
         batch_seconds: BatchCost,
         scan: Scan | None = None,
+        draws: BatchDraws = NO_DRAWS,
+        lent: Lent = NOTHING_LENT,
     ) -> None:
         self.state = SchedulerState(start.jobs, None, start.limits, start.link, None, scan)
         self.now = finish_under_way(self.state, batch_seconds, start.under_way)
+        if draws.begin_seconds is not None:
+            self.now = draws.begin_seconds
+        self._draws, self._lent = draws, lent
         self.busy_seconds = 0.0
         self.arrivals = deque(arrivals)
         self._batch_seconds = batch_seconds
 
     def let_in(self) -> None:
         """Those that have come by now wait."""
-        while self.arrivals and self.arrivals[0].seconds <= self.now:
+        while self.arrivals and self.arrivals[0].seconds <= self.now + ROUNDING_SECONDS:
             self.state.arrive(self.arrivals.popleft().job)
+
+    def plan(self) -> list[BatchMember]:
+        """What the roll's policy runs now."""
+        self.state.blocks.lend(self._lent.at(self.now) or 0)
+        return self.state.plan(self.now)
+
+    def wait_for(self, decided: Decided, parks: bool) -> None:
+        """Nobody is scheduled before it came, or with a copy that is not there yet."""
+        needed = {*decided.loads, *(member.request_id for member in decided.members)}
+        came = (one.seconds for one in self.arrivals if one.job.request_id in needed)
+        self.now = max(self.now, *came, 0.0)
+        self.let_in()
+        if parks:
+            self.now = max(self.now, self.state.usable_seconds(decided.members))
 
     def run(self, members: Sequence[BatchMember]) -> float:
         """One step; its seconds."""
-        compute_seconds = self._batch_seconds(members) if members else 0.0
+        compute_seconds = 0.0
+        if members:
+            drawn = self._draws.factor(members, self.now)
+            compute_seconds = self._batch_seconds(members) * drawn
         seconds = self.state.step_seconds(self.now, compute_seconds)
         if members:
             self.now += seconds
@@ -100,14 +131,16 @@ def as_policy(
     batch_seconds: BatchCost,
     horizon_seconds: float,
     scan: Scan | None,
+    draws: BatchDraws = NO_DRAWS,
+    lent: Lent = NOTHING_LENT,
 ) -> Side | None:
     """As a policy would have it, the engine's own without a scan; None: too much work."""
-    roll = EpisodeRoll(start, arrivals, batch_seconds, scan)
+    roll = EpisodeRoll(start, arrivals, batch_seconds, scan, draws, lent)
     while roll.now < horizon_seconds and not roll.is_done:
         if roll.state.work > MAX_ROLL_WORK:
             return None
         roll.let_in()
-        members = roll.state.plan(roll.now)
+        members = roll.plan()
         seconds = roll.run(members)
         coming = roll.arrivals[0].seconds if roll.arrivals else horizon_seconds
         if not members:
@@ -115,7 +148,7 @@ def as_policy(
             if ready is None and not roll.arrivals:
                 break
             roll.now = min(coming, ready) if ready is not None else coming
-        elif not any(member.is_prefill for member in members):
+        elif roll.now >= draws.end_seconds and not any(m.is_prefill for m in members):
             skipped = roll.state.skip_decodes(roll.now, seconds, coming) * seconds
             roll.now += skipped
             roll.busy_seconds += skipped
@@ -128,20 +161,23 @@ def as_it_was(
     batch_seconds: BatchCost,
     horizon_seconds: float,
     script: Sequence[Decided],
-) -> Side:
-    """As the engine did it: its batches and its loads, at the model's costs."""
-    roll = EpisodeRoll(start, arrivals, batch_seconds)
+    draws: BatchDraws = NO_DRAWS,
+) -> tuple[Side, Lent]:
+    """As the engine did it: its batches and its loads; when, if told, else at the model's costs."""
+    lent: Lent = Moments()
+    roll = EpisodeRoll(start, arrivals, batch_seconds, None, draws)
     parks = start.limits.overlap is OverlapMode.BEFORE_ADMISSION
     for decided in script:
         if roll.now >= horizon_seconds or roll.is_done:
             break
-        needed = {*decided.loads, *(member.request_id for member in decided.members)}
-        # Nobody is scheduled before it came, or with a copy that is not there yet.
-        came = (one.seconds for one in roll.arrivals if one.job.request_id in needed)
-        roll.now = max(roll.now, *came, 0.0)
-        roll.let_in()
-        if parks:
-            roll.now = max(roll.now, roll.state.usable_seconds(decided.members))
+        if decided.begin_seconds is not None:
+            roll.now = decided.begin_seconds
+            roll.let_in()
+        else:
+            roll.wait_for(decided, parks)
         roll.state.follow(decided.members, decided.loads)
+        if decided.free_blocks is not None:
+            counted = roll.state.blocks.own + roll.state.promised_blocks
+            lent.add(roll.now, decided.free_blocks - counted)
         roll.run(decided.members)
-    return roll.side
+    return roll.side, lent

@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
     block_tokens: int = 1  # a prefix is found in whole blocks
     overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
     layers: int = 1
+    reserves_output: bool = True  # an admission takes the blocks of the answer as well
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -51,6 +52,9 @@ class Job(msgspec.Struct):
     load_hashes: Sequence[int] = ()  # the blocks of those
     idle_blocks: int = 0  # found in HBM with nobody holding them: its admission takes them as well
     family: int = 0  # the first block of its prompt: one who holds it holds what is idle
+    fetch_seconds: float = 0.0  # of the fetch into host memory that is to be ordered yet; 0: none
+    late_seconds: float = 0.0  # its load starts so much later than the link says
+    unseen_seconds: float = 0.0  # from its load's end until the scheduler sees that
 
     @property
     def prefill_left(self) -> int:

@@ -19,12 +19,17 @@ from kvready.advisor.rollforward import (
     first_tokens,
     roll_forward,
 )
-from kvready.collectors.records import BatchPlanned, EngineDescribed
+from kvready.collectors.records import BatchPlanned, EngineDescribed, Tier
 
 MAX_PLANNED_BATCHES = 64
 MAX_JOBS = 2_048  # live requests; of more, nothing is foreseen
 MODEL = "roll-forward-2"
 EXTRAPOLATED = ".extrapolated"  # to a version: beyond what a roll's bounded work has reached
+
+
+def load_is_ordered(state: RequestState) -> bool:
+    """Whether a copy into HBM was ordered for it; one fetched into host memory waits for that."""
+    return any(copy.decided.destination is Tier.HBM for copy in state.copies)
 
 
 class Lookahead:
@@ -130,6 +135,7 @@ class Lookahead:
             block_tokens=engine.block_tokens,
             overlap=engine.overlap,
             layers=engine.layers,
+            reserves_output=engine.reserves_output,
         )
 
     def _under_way(self, moment: Moment) -> UnderWay:
@@ -170,17 +176,15 @@ class Lookahead:
         waiting = state.scheduled is None
         will_find = state.expected_tokens if waiting else state.computed_tokens
         found = min(state.nominal_tokens or 0, will_find) if waiting else will_find
-        blocks = -(-(prompt + output) // block)
-        holds = not waiting or bool(state.copies)
-        load = usable_after = 0.0
+        blocks = -(-(prompt + (output if engine.reserves_output else 0)) // block)
+        holds = not waiting or load_is_ordered(state)
+        load = fetch = 0.0
         if not holds and state.host_tokens:
             load = self._unordered_load_seconds(state.host_tokens, engine)
-        if not holds and state.disk_tokens:
-            usable_after = self._unordered_fetch_seconds(state.disk_tokens, disk_backlog, engine)
-        if state.copies or state.waits_on:
-            usable_after = max(usable_after, self.copies_left_seconds(state, moment))
+        if waiting and state.disk_tokens and not (state.copies or state.waits_on):
+            fetch = self._unordered_fetch_seconds(state.disk_tokens, disk_backlog, engine)
         held = self._requests.held
-        idle = 0
+        idle = in_hbm = 0
         if holds:
             blocks -= held.held(arrived.block_hashes, prompt // block, by=2)
         else:
@@ -192,14 +196,15 @@ class Lookahead:
             context_tokens=found,
             output_left=max(1, output - state.output_tokens),
             load_seconds=load,
-            usable_after_seconds=usable_after,
+            usable_after_seconds=self.copies_left_seconds(state, moment),
             running=not waiting and state.is_running,
-            blocks_needed=0 if holds else blocks - will_find // block,
+            blocks_needed=0 if holds else blocks - in_hbm,
             blocks_held=blocks if holds else 0,
             leader=state.leader,
             promised_tokens=will_find,
             idle_blocks=idle,
             family=arrived.block_hashes[0] if arrived.block_hashes else 0,
+            fetch_seconds=fetch,
         )
 
     def _unordered_fetch_seconds(

@@ -132,11 +132,6 @@ class RequestState:
         return self.is_running and self.computed_tokens >= tokens
 
     @property
-    def load_is_ordered(self) -> bool:
-        """Whether a copy into HBM was ordered for it; one into host memory waits for that."""
-        return any(copy.decided.destination is Tier.HBM for copy in self.copies)
-
-    @property
     def unfinished_copies(self) -> list[Copy]:
         """Copies towards HBM that it still needs."""
         return [copy for copy in self._needed() if copy.ready_seconds is None]

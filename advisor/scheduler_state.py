@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kvready.advisor.block_account import BlockAccount
 from kvready.advisor.jobs import UNBOUNDED, Job, Limits, Link, Mark, Progress, Rolled, Room
 from kvready.advisor.overlap import usable_batch_seconds
 from kvready.advisor.shared_loads import common_blocks
 from kvready.collectors.records import BatchMember, OverlapMode
+
+ROUNDING_SECONDS = 1e-9  # sums of seconds in another order differ by less
 
 # Another policy than the engine's: whom to try to admit, in which order, at this moment.
 Scan = Callable[["SchedulerState", Room, float], Sequence[Job]]
@@ -38,6 +41,7 @@ class SchedulerState:
         copies = [msgspec.structs.replace(job) for job in jobs]
         self.running = [job for job in copies if job.running]
         self.waiting = [job for job in copies if not job.running]
+        self._loading = 0  # of these, the first so many have blocks: their loads are ordered
         self._by_id = {job.request_id: job for job in copies}
         self._subject = self._by_id[subject] if subject is not None else None
         self._marked = self._by_id.get(mark.request_id) if mark is not None else None
@@ -52,11 +56,8 @@ class SchedulerState:
         self._parks = limits.overlap is OverlapMode.BEFORE_ADMISSION
         self._link = link
         self._link_free_seconds = link.busy_seconds
-        self._free_blocks = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
+        self.blocks = BlockAccount(limits)
         self._to_load: list[Job] = []
-        # By family, idle blocks that an admission took: the next of it finds them held. That they
-        # fall idle again while others wait is left out.
-        self._woken: dict[int, int] = {}
         self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
         # Whose copy brings the blocks that begin with this one: others wait for it, as vLLM's do.
         self._owners = {
@@ -67,6 +68,7 @@ class SchedulerState:
         self.prefilled_tokens = 0  # in steps that were planned here
         self._horizon_seconds = math.inf
         self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
+        self._put_loading_first()
 
     @property
     def rolled(self) -> Rolled:
@@ -88,38 +90,66 @@ class SchedulerState:
         seats = self._limits.batch_requests or UNBOUNDED
         waiting, place = self.waiting, 0
         if self._scan is not None:
-            room = Room(tokens_left, seats - len(self.running), self._free_blocks)
-            waiting = list(self._scan(self, room, now))
+            room = Room(tokens_left, seats - len(self.running), self.blocks.free)
+            waiting = sorted(self._scan(self, room, now), key=_has_no_blocks)
+        promised = self.promised_blocks if waiting else 0
         while place < len(waiting) and tokens_left > 0 and len(self.running) < seats:
             job = waiting[place]
             self.work += 1
-            if self._parks and job.usable_after_seconds > now:
+            if self._parks and self._must_wait(job, now):
                 place += 1
                 continue
-            if self._parks and job.load_seconds > 0.0 and self._waits_for_another(job, now):
-                place += 1
-                continue
-            if self._blocks_taken(job) > self._free_blocks:
+            taken = self.blocks.taken(job, self._brought_tokens(job))
+            if not self.blocks.fits(job, taken, promised):
                 break  # nobody overtakes the head of the queue
-            self._take_blocks(job)
+            self.blocks.take(job, taken)
             if job.load_seconds > 0.0:
+                promised += self.blocks.to_compute(job)
                 self._order(job)
                 if self._parks:
                     job.usable_after_seconds = math.inf
                     self._copying.append(job)
+                    if self._scan is None:
+                        waiting.insert(self._loading, waiting.pop(place))
+                        self._loading += 1
                     place += 1
                     continue
+            elif place < self._loading:
+                self._loading -= 1
             del waiting[place]
             self._admit(job, now)
             tokens_left -= self._join(job, tokens_left, members)
         if self._scan is not None:
             self.waiting = [job for job in self.waiting if not job.running]
+            self._put_loading_first()
         return members
+
+    def _put_loading_first(self) -> None:
+        """An engine that parks requests asks those first whose loads it has ordered."""
+        if not self._parks:
+            return
+        self.waiting.sort(key=_has_no_blocks)
+        self._loading = sum(job.blocks_held > 0 for job in self.waiting)
 
     def _order(self, job: Job) -> None:
         self._to_load.append(job)
         if job.load_hashes:
             self._owners[job.load_hashes[0]] = job
+
+    def _must_wait(self, job: Job, now: float) -> bool:
+        """Whether a copy is in its way; a fetch that it needs is ordered as the scan comes by."""
+        if job.usable_after_seconds > now + ROUNDING_SECONDS:
+            return True
+        if job.load_seconds > 0.0 and self._waits_for_another(job, now):
+            return True
+        if job.fetch_seconds <= 0.0:
+            return False
+        job.usable_after_seconds = now + job.fetch_seconds
+        job.fetch_seconds = 0.0
+        self._copying.append(job)
+        if job.load_hashes:
+            self._owners.setdefault(job.load_hashes[0], job)
+        return True
 
     def _waits_for_another(self, job: Job, now: float) -> bool:
         """Whether another's copy brings some of its load yet; once that is there it is found."""
@@ -127,8 +157,10 @@ class SchedulerState:
         owner = self._owners.get(hashes[0]) if hashes else None
         if owner is None or owner is job:
             return False
-        if owner.usable_after_seconds > now:
+        if owner.usable_after_seconds > now + ROUNDING_SECONDS:
             return True
+        if owner.load_seconds > 0.0:
+            return False  # it has its blocks in host memory, and orders their load behind this one
         length = len(hashes)
         end = min(length, len(owner.load_hashes))
         shared = common_blocks(owner.load_hashes, hashes, 1, end)
@@ -143,10 +175,10 @@ class SchedulerState:
         ordered, link = self._to_load, self._link
         share = link.step_share if self._parks else 0.0
         submitted = now + link.submit_seconds + share * compute_seconds
-        ended = begun = max(submitted, self._link_free_seconds)
+        ended, begun = self._link_free_seconds, max(submitted, self._link_free_seconds)
         for job in ordered:
-            ended += job.load_seconds
-            job.usable_after_seconds = ended
+            ended = max(ended, submitted + job.late_seconds) + job.load_seconds
+            job.usable_after_seconds = ended + job.unseen_seconds
             job.load_seconds = 0.0
         if ordered:
             self._link_free_seconds = ended
@@ -187,6 +219,7 @@ class SchedulerState:
             if job is None or not job.running:
                 continue
             job.context_tokens += member.new_tokens
+            self.blocks.grow(job, member.new_tokens)
             if self.progress is not None and job.request_id not in self.first_tokens:
                 self.progress.step(job.request_id, job.context_tokens, now)
             if job is self._marked and self._mark_seconds is None:
@@ -196,7 +229,7 @@ class SchedulerState:
             self.first_tokens.setdefault(job.request_id, now)
             job.output_left -= 1
             if job.output_left <= 0:
-                self._free_blocks += job.blocks_held
+                self.blocks.give_back(job)
                 job.running = False
                 has_ended = True
         if has_ended:
@@ -245,9 +278,14 @@ class SchedulerState:
         for name in loads:
             job = self._by_id.get(name)
             if job is not None and job.load_seconds > 0.0 and not job.running:
-                self._take_blocks(job)
+                self.blocks.take(job, self.blocks.taken(job, self._brought_tokens(job)))
                 self._order(job)
         self.admit_members(members)
+
+    @property
+    def promised_blocks(self) -> int:
+        """Blocks that are taken here and that the engine has not taken yet."""
+        return self.blocks.promised(self.running, self.waiting[: self._loading], self._shares)
 
     @property
     def loads_ordered(self) -> list[Job]:
@@ -279,6 +317,7 @@ class SchedulerState:
             return 0
         for job in self.running:
             job.context_tokens += steps
+            self.blocks.grow(job, steps)
             job.output_left -= steps
         return steps
 
@@ -286,9 +325,11 @@ class SchedulerState:
         seats = self._limits.batch_requests or UNBOUNDED
         if len(self.running) >= seats:
             return False
+        promised = self.promised_blocks if self.waiting else 0
         for job in self.waiting:
             self.work += 1
-            fits = self._blocks_taken(job) <= self._free_blocks
+            taken = self.blocks.taken(job, self._brought_tokens(job))
+            fits = self.blocks.fits(job, taken, promised)
             if fits and (job.usable_after_seconds <= now or not self._parks):
                 return True
         return False
@@ -300,24 +341,18 @@ class SchedulerState:
         self.work += len(self.waiting)
         admitted = [job for job in self.waiting if job.request_id in found]
         self.waiting = [job for job in self.waiting if job.request_id not in found]
+        self._put_loading_first()
         for job in admitted:
-            self._take_blocks(job)
+            self.blocks.take(job, self.blocks.taken(job, self._brought_tokens(job)))
             self._admit(job, 0.0)
             job.context_tokens = found[job.request_id]
 
-    def _blocks_taken(self, job: Job) -> int:
-        """Of the free ones, by its admission: new blocks, and what it finds that nobody holds."""
-        if not job.idle_blocks:
-            return job.blocks_needed
-        return job.blocks_needed + max(0, job.idle_blocks - self._woken.get(job.family, 0))
-
-    def _take_blocks(self, job: Job) -> None:
-        taken = self._blocks_taken(job)
-        self._free_blocks -= taken
-        job.blocks_held += taken
-        if job.idle_blocks:
-            self._woken[job.family] = max(job.idle_blocks, self._woken.get(job.family, 0))
-        job.blocks_needed = job.idle_blocks = 0
+    def _brought_tokens(self, job: Job) -> int:
+        """Of its prompt, that its leader has computed and still holds."""
+        leader = self._by_id.get(job.leader)
+        if leader is None or not leader.running:
+            return 0
+        return max(0, self.found_tokens(job) - job.context_tokens)
 
     def _admit(self, job: Job, now: float) -> None:
         job.running = True
@@ -353,3 +388,7 @@ class SchedulerState:
         members.append(BatchMember(job.request_id, new, job.context_tokens, left > 0))
         self._shares[job.request_id] = new
         return new
+
+
+def _has_no_blocks(job: Job) -> bool:
+    return not job.blocks_held

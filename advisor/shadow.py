@@ -18,25 +18,22 @@ from kvready.advisor.compute import ComputeModel
 from kvready.advisor.episode_roll import Start, as_it_was, as_policy
 from kvready.advisor.forecast_writer import Moment
 from kvready.advisor.jobs import Job
-from kvready.advisor.lookahead import Lookahead
+from kvready.advisor.lookahead import Lookahead, load_is_ordered
 from kvready.advisor.overlap import stall_seconds
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.rollforward import finish_under_way
 from kvready.advisor.savings import Candidate, Difference, Savings
 from kvready.advisor.scheduler_state import Scan, SchedulerState
+from kvready.advisor.settling import settled
 from kvready.advisor.strata import PAPER, Settings
 from kvready.advisor.strata_scan import StrataScan
 from kvready.advisor.tape import Decision, Tape
 from kvready.advisor.waiting_queue import WaitingQueue
-from kvready.collectors.records import BatchMember, BatchPlanned, Tier
+from kvready.collectors.records import BatchFinished, BatchMember, BatchPlanned
 
 MAX_TAPE_BATCHES = 2_048
 MAX_TAPE_REQUESTS = 512
 EPISODE_SECONDS = 30.0
-# An engine asks its mover before it ends a step: what is done later is seen a pass later (on the
-# bundled recordings nothing younger than 2.3 ms was seen, and all that was older).
-POLL_SECONDS = 3e-3
-NEXT_PASS_SECONDS = 1e-6
 
 SETTINGS = {
     Candidate.DEDUP: Settings(balance=False),
@@ -100,14 +97,16 @@ class Shadow:
         self._compute = compute
         self._totals = totals
         self._tape: Tape | None = None
+        self._planned_seconds: float | None = None  # of the latest pass
 
     def batch_planned(self, batch: BatchPlanned, queue: WaitingQueue, moment: Moment) -> None:
         """The scheduler's next pass; what it ordered in the pass before is all known now."""
         self._judge_pass()
+        before_seconds, self._planned_seconds = self._planned_seconds, batch.planned_seconds
         tape = self._tape
         if tape is not None and tape.is_open:
             self._totals.compared[Compared.IN_EPISODE] += 1
-            if len(tape.script) >= MAX_TAPE_BATCHES:
+            if len(tape.passes) >= MAX_TAPE_BATCHES:
                 self.void(Voided.TOO_LARGE)
             else:
                 tape.batch(batch)
@@ -118,15 +117,16 @@ class Shadow:
         elif not self._has_choice(queue, moment):
             self._totals.compared[Compared.NO_CHOICE] += 1
         elif (start := self._start(batch, queue, moment)) is not None:
-            self._tape = Tape(start, batch)
+            self._tape = Tape(start, batch, self._requests.live, before_seconds)
 
-    def batch_finished(self, finished_seconds: float) -> None:
+    def batch_finished(self, batch: BatchFinished) -> None:
         """A batch ended: an episode may be over."""
         self._judge_pass()
         tape = self._tape
         if tape is None or not tape.is_open:
             return
-        age = finished_seconds - tape.began_seconds
+        tape.end(batch.step, batch.finished_seconds)
+        age = batch.finished_seconds - tape.began_seconds
         if age >= EPISODE_SECONDS or not tape.unfinished:
             self._tape = None
             self._close(tape)
@@ -141,7 +141,7 @@ class Shadow:
             self.void(Voided.TOO_LARGE)
             return
         self._renew([job], queue, moment)
-        tape.arrive(state.arrived.arrived_seconds, job)
+        tape.arrive(state, job)
 
     @property
     def tape(self) -> Tape | None:
@@ -159,35 +159,31 @@ class Shadow:
         live = self._requests.live
         return any(
             (waiting.load_tokens or waiting.awaited_tokens > PAPER.delay_tokens)
-            and not _load_is_ordered(live[waiting.request_id])
+            and not load_is_ordered(live[waiting.request_id])
             for waiting in queue.waiting(moment[1])
             if waiting.request_id in live
         )
 
     def _start(self, batch: BatchPlanned, queue: WaitingQueue, moment: Moment) -> Start | None:
-        """The state before the pass: its free blocks are those after it, and what it took."""
+        """The state before the pass, but for its free blocks, which are those after it."""
         start = self._lookahead.start(moment)
         if start is None:
             return None
         self._renew(start.jobs, queue, moment)
-        taken = {member.request_id for member in batch.members}
-        for job in start.jobs:
-            if not job.running and job.request_id not in taken:
-                self._unsee_young_copies(job, batch.planned_seconds)
-        if batch.free_blocks is None:
-            return start
-        needed = sum(j.blocks_needed for j in start.jobs if not j.running and j.request_id in taken)
-        limits = msgspec.structs.replace(start.limits, free_blocks=batch.free_blocks + needed)
+        limits = msgspec.structs.replace(start.limits, free_blocks=batch.free_blocks)
         return msgspec.structs.replace(start, limits=limits)
 
     def _renew(self, jobs: Sequence[Job], queue: WaitingQueue, moment: Moment) -> None:
         """Who waits is known by its match as it is now, not as it was at its arrival."""
+        engine = self._lookahead.engine
+        reserves_output = engine is not None and engine.reserves_output
         by_id = {job.request_id: job for job in jobs if not job.running}
-        block_tokens = queue.block_tokens
+        block_tokens, held = queue.block_tokens, self._requests.held
         for waiting in queue.these(by_id, moment[1]):
             job = by_id[waiting.request_id]
             job.load_hashes = waiting.load_hashes
-            if _load_is_ordered(self._requests.live[waiting.request_id]):
+            state = self._requests.live[waiting.request_id]
+            if load_is_ordered(state):
                 continue
             job.context_tokens = waiting.context_tokens
             job.promised_tokens = waiting.context_tokens + waiting.awaited_tokens
@@ -196,22 +192,17 @@ class Shadow:
             job.load_seconds = self._lookahead.load_seconds(waiting.load_tokens)
             in_hbm = (waiting.context_tokens - waiting.load_tokens) // block_tokens
             job.blocks_held = 0
-            job.blocks_needed = -(-(job.prompt_tokens + job.output_left) // block_tokens) - in_hbm
-
-    def _unsee_young_copies(self, job: Job, planned_seconds: float) -> None:
-        """A copy that was done just before the pass, or since, and that the pass did not see."""
-        for copy in self._requests.live[job.request_id].copies:
-            ready = copy.ready_seconds
-            if ready is not None and ready > planned_seconds - POLL_SECONDS:
-                job.usable_after_seconds = max(job.usable_after_seconds, NEXT_PASS_SECONDS)
+            job.idle_blocks = in_hbm - held.held(state.arrived.block_hashes, in_hbm)
+            whole = job.prompt_tokens + (job.output_left if reserves_output else 0)
+            job.blocks_needed = -(-whole // block_tokens) - in_hbm
 
     def _judge_pass(self) -> None:
         """Whether some policy would have decided the pass at hand otherwise."""
         tape = self._tape
         if tape is None or tape.is_open:
             return
-        start = tape.start
-        actual = tape.decision
+        tape.look_back()
+        start, actual = tape.before_pass, tape.decision
         intended = self._first_decision(start, StrataScan(PAPER, start.limits), note=True)
         self._totals.compared[Compared.SAME if intended == actual else Compared.DIFFERENT] += 1
         if self._totals.on_judged is not None:
@@ -257,31 +248,27 @@ class Shadow:
     def _close(self, tape: Tape) -> None:
         """Roll what happened, the engine's policy, and each that differed."""
         cost = self._compute.batch_seconds
-        start, arrivals = tape.settled(self._lookahead.load_seconds)
-        actual = as_it_was(start, arrivals, cost, EPISODE_SECONDS, tape.script)
+        episode = settled(tape, self._lookahead.load_seconds, cost)
+        start, arrivals, draws = episode.start, episode.arrivals, episode.draws
+        actual, lent = as_it_was(start, arrivals, cost, EPISODE_SECONDS, episode.script, draws)
         # Where it did not come to an end nobody is followed for longer than it was.
         horizon = EPISODE_SECONDS if actual.whole else min(EPISODE_SECONDS, actual.ended_seconds)
 
         def saved(scan: Scan | None) -> tuple[float, float] | None:
-            side = as_policy(start, arrivals, cost, horizon, scan)
+            side = as_policy(start, arrivals, cost, horizon, scan, draws, lent)
             if side is None:
                 self._totals.voided[Voided.TOO_MUCH_WORK] += 1
                 return None
-            waits = tape.waits(actual, horizon) - tape.waits(side, horizon)
+            waits = episode.waits(actual, horizon) - episode.waits(side, horizon)
             both_whole = actual.whole and side.whole  # else they did not do the same work
             return waits, actual.busy_seconds - side.busy_seconds if both_whole else 0.0
 
         wrong = saved(None)
         if wrong is None:
             return
-        requests = len(tape.counted)
+        requests = len(episode.counted)
         self._totals.savings.add(Candidate.PLACEBO, Difference(*wrong, *wrong, requests))
         for candidate in sorted(tape.differing - {Candidate.PLACEBO}):
             difference = saved(StrataScan(SETTINGS[candidate], start.limits))
             if difference is not None:
                 self._totals.savings.add(candidate, Difference(*difference, *wrong, requests))
-
-
-def _load_is_ordered(state: RequestState) -> bool:
-    """Whether a copy into HBM was ordered for it; one fetched into host memory waits for that."""
-    return any(copy.decided.destination is Tier.HBM for copy in state.copies)

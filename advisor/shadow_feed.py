@@ -51,20 +51,20 @@ class ShadowFeed:
 
     def batch_finished(self, record: BatchFinished) -> None:
         """A batch ended, and its first tokens are told."""
-        self._shadow.batch_finished(record.finished_seconds)
+        self._shadow.batch_finished(record)
 
     def load_decided(self, record: LoadDecided) -> None:
         """The pass at hand ordered a copy."""
         tape = self._shadow.tape
         if tape is not None and (record.source, record.destination) == (Tier.HOST, Tier.HBM):
-            tape.order_load(record.request_id, record.tokens)
+            tape.order_load(record.request_id, record.decided_seconds)
 
     def scheduled(self, record: RequestScheduled) -> None:
         """A request waits no longer."""
         if self._queue is not None:
             self._queue.leave(record.request_id)
         if self._shadow.tape is not None:
-            self._shadow.tape.admit(record.request_id, record.hbm_tokens + record.loaded_tokens)
+            self._shadow.tape.admit(record)
 
     def preempted(self, state: RequestState) -> None:
         """A request waits again, before all others."""

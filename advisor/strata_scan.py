@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvready.advisor.jobs import Job, Limits, Room
 from kvready.advisor.load_start_order import load_start_order
-from kvready.advisor.scheduler_state import SchedulerState
+from kvready.advisor.scheduler_state import ROUNDING_SECONDS, SchedulerState
 from kvready.advisor.strata import BatchLimits, Settings, Waiting, defer_delay_hits, intended_batch
 from kvready.collectors.records import OverlapMode
 
@@ -25,7 +25,7 @@ class StrataScan:
         jobs = {
             job.request_id: job
             for job in state.waiting
-            if not self._parks or job.usable_after_seconds <= now
+            if not self._parks or job.usable_after_seconds <= now + ROUNDING_SECONDS
         }
         queue = [self._waiting(state, job, now) for job in jobs.values()]
         limits = BatchLimits(

@@ -2,58 +2,107 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kvready.advisor.episode_roll import Arrival, Decided, Side, Start
-from kvready.advisor.jobs import UNBOUNDED, Job
+from kvready.advisor.episode_roll import Start
+from kvready.advisor.jobs import Job
+from kvready.advisor.lookahead import load_is_ordered
+from kvready.advisor.requests import RequestState
 from kvready.advisor.savings import Candidate
-from kvready.collectors.records import BatchPlanned
+from kvready.advisor.scheduler_state import SchedulerState
+from kvready.collectors.records import BatchMember, BatchPlanned, RequestScheduled
+
+# An engine asks its mover before it ends a step: what is done later is seen a pass later (on two
+# bundled recordings nothing younger than 2.3 ms was seen, and all that was older).
+POLL_SECONDS = 3e-3
+NEXT_PASS_SECONDS = 1e-6
 
 Decision = tuple[frozenset[str], frozenset[str]]  # admitted; loads ordered
+
+
+class Pass:
+    """One of the scheduler; seconds count from the tape's first. `step` is None for one in which an
+    idle engine ordered copies and had nothing to run."""
+
+    __slots__ = ("ended_seconds", "free_blocks", "loads", "members", "planned_seconds", "step")
+
+    def __init__(
+        self,
+        step: int | None,
+        members: Iterable[BatchMember],
+        planned_seconds: float,
+        free_blocks: int | None = None,
+    ) -> None:
+        self.step = step
+        self.free_blocks = free_blocks  # once all of it is decided
+        self.members = tuple(members)
+        self.planned_seconds = planned_seconds
+        self.loads: list[str] = []
+        self.ended_seconds = planned_seconds if step is None else None
 
 
 class Tape:
     """One pass, or an episode that began with it. Seconds count from the pass."""
 
-    def __init__(self, start: Start, batch: BatchPlanned) -> None:
+    def __init__(
+        self,
+        start: Start,
+        batch: BatchPlanned,
+        states: Mapping[str, RequestState],
+        before_seconds: float | None,
+    ) -> None:
+        """`before_seconds`: when the pass before was planned."""
         self.start = start
         self.began_seconds = batch.planned_seconds
+        self.before_seconds = None if before_seconds is None else self._since(before_seconds)
+        self.under_way_ended_seconds = 0.0
         self.is_open = False  # an episode
         self.differing: set[Candidate] = set()
-        self.script: list[Decided] = []
+        self.passes: list[Pass] = []
         self.jobs = {job.request_id: job for job in start.jobs}
+        self.states = {name: states[name] for name in self.jobs}
         self.counted = {name for name, job in self.jobs.items() if job.prefill_left > 0}
         self.unfinished = set(self.counted)
-        self._arrivals: dict[str, float] = {}
-        self._found_tokens: dict[str, int] = {}
-        self._loaded_tokens: dict[str, int] = {}
-        self._finished: set[str] = set()
+        self.arrivals: dict[str, float] = {}
+        self.admitted: dict[str, tuple[int, RequestScheduled]] = {}  # by which pass
+        self.finished: set[str] = set()
         self.batch(batch)
 
     def batch(self, batch: BatchPlanned) -> None:
         """A pass of the scheduler."""
-        self.script.append(Decided(batch.members, []))
+        planned = self._since(batch.planned_seconds)
+        self.passes.append(Pass(batch.step, batch.members, planned, batch.free_blocks))
 
-    def order_load(self, request_id: str, tokens: int) -> None:
+    def end(self, step: int, finished_seconds: float) -> None:
+        """A batch's results are in."""
+        ended = self._since(finished_seconds)
+        for one in reversed(self.passes):
+            if one.step == step:
+                one.ended_seconds = ended
+                return
+        self.under_way_ended_seconds = max(self.under_way_ended_seconds, ended)
+
+    def order_load(self, request_id: str, decided_seconds: float) -> None:
         """It ordered a load."""
         if request_id in self.jobs:
-            self.script[-1].loads.append(request_id)
-            self._loaded_tokens[request_id] = tokens
+            self._pass_of_order(decided_seconds).loads.append(request_id)
 
-    def arrive(self, arrived_seconds: float, job: Job) -> None:
+    def arrive(self, state: RequestState, job: Job) -> None:
         """A request came."""
-        self.jobs[job.request_id] = job
-        self.counted.add(job.request_id)
-        self.unfinished.add(job.request_id)
-        self._arrivals[job.request_id] = max(0.0, arrived_seconds - self.began_seconds)
+        name = job.request_id
+        self.jobs[name] = job
+        self.states[name] = state
+        self.counted.add(name)
+        self.unfinished.add(name)
+        self.arrivals[name] = max(0.0, self._since(state.arrived.arrived_seconds))
 
-    def admit(self, request_id: str, found_tokens: int) -> None:
-        """It entered a batch, with so many tokens of its prompt found or loaded."""
-        if request_id in self.jobs:
-            self._found_tokens.setdefault(request_id, found_tokens)
+    def admit(self, record: RequestScheduled) -> None:
+        """A request entered a batch."""
+        if record.request_id in self.jobs:
+            last = len(self.passes) - 1
+            self.admitted.setdefault(record.request_id, (last, record))
 
     def first_token(self, request_id: str) -> None:
         """Its prefill is over."""
@@ -61,55 +110,75 @@ class Tape:
 
     def finish(self, request_id: str) -> None:
         """It ended."""
-        self._finished.add(request_id)
+        self.finished.add(request_id)
 
     @property
     def decision(self) -> Decision:
         """Whom the first pass admitted, and whose loads it ordered."""
         known = {m.request_id for batch in self.start.under_way.batches for m in batch}
         waited = {j.request_id for j in self.start.jobs if not j.running} - known
-        first = self.script[0]
+        first = self.passes[0]
         admitted = frozenset(m.request_id for m in first.members if m.request_id in waited)
         return admitted, frozenset(first.loads)
 
-    def settled(self, load_seconds: Callable[[int], float]) -> tuple[Start, list[Arrival]]:
-        """The same requests with what is known of them since: one draw for both sides.
+    def look_back(self) -> None:
+        """Put right what was not known of the first pass when it came.
 
-        How long they decode, what they found, and how large their loads were.
+        Copies that were done just before it, or since: it did not see them. Blocks that somebody
+        found in HBM whose coming had not been told.
         """
-        decodes = Counter(
-            member.request_id
-            for decided in self.script
-            for member in decided.members
-            if not member.is_prefill
-        )
-        jobs = {
-            name: self._settle(job, decodes[name], load_seconds) for name, job in self.jobs.items()
-        }
-        start = [jobs[job.request_id] for job in self.start.jobs]
-        arrivals = sorted(
-            (Arrival(seconds, jobs[name]) for name, seconds in self._arrivals.items()),
-            key=lambda arrival: arrival.seconds,
-        )
-        return msgspec.structs.replace(self.start, jobs=start), arrivals
+        let_in = {name for name, (number, _) in self.admitted.items() if number == 0}
+        for job in self.start.jobs:
+            if job.running:
+                continue
+            state = self.states[job.request_id]
+            if job.request_id in let_in:
+                if job.load_seconds > 0.0 and not load_is_ordered(state):
+                    find_in_hbm(job, self.start.limits.block_tokens)
+                continue
+            for copy in state.copies:
+                ready = copy.ready_seconds
+                if copy.decided.decided_seconds >= self.began_seconds or copy.is_backup:
+                    continue
+                if ready is None or self._since(ready) > -POLL_SECONDS:
+                    job.usable_after_seconds = max(job.usable_after_seconds, NEXT_PASS_SECONDS)
 
-    def waits(self, side: Side, horizon_seconds: float) -> float:
-        """Summed seconds to the first token, from arrival or the pass, up to the horizon."""
-        return sum(
-            min(side.first_token_seconds.get(name, horizon_seconds), horizon_seconds)
-            - min(self._arrivals.get(name, 0.0), horizon_seconds)
-            for name in sorted(self.counted)
-        )
+    @property
+    def before_pass(self) -> Start:
+        """The state before the first pass, once all that it did is told."""
+        return self.with_free_blocks(self.start)
 
-    def _settle(self, job: Job, decodes: int, load_seconds: Callable[[int], float]) -> Job:
-        name = job.request_id
-        output_left = 1 + decodes if job.prefill_left > 0 else max(1, decodes)
-        job = msgspec.structs.replace(
-            job, output_left=output_left if name in self._finished else UNBOUNDED
-        )
-        if name in self._loaded_tokens:
-            job.load_tokens = self._loaded_tokens[name]
-            job.load_seconds = load_seconds(job.load_tokens)
-        if name in self._found_tokens and not job.running and not job.leader:
-            job.context_tokens = job.promised_tokens = self._found_tokens[name]
-        return job
+    def with_free_blocks(self, start: Start) -> Start:
+        """The same with the blocks that the first pass took: the engine told what was left."""
+        left = start.limits.free_blocks
+        if left is None:
+            return start
+        limits = msgspec.structs.replace(start.limits, free_blocks=left + self._blocks_taken(start))
+        return msgspec.structs.replace(start, limits=limits)
+
+    def _blocks_taken(self, start: Start) -> int:
+        """By whom the first pass let in or ordered loads for, but for what is taken later."""
+        state = SchedulerState(start.jobs, None, start.limits, start.link, None)
+        for members in start.under_way.batches:
+            state.admit_members(members)
+        before = state.blocks.own
+        state.follow(self.passes[0].members, self.passes[0].loads)
+        return before - state.blocks.own - state.promised_blocks
+
+    def _pass_of_order(self, decided_seconds: float) -> Pass:
+        last, decided = self.passes[-1], self._since(decided_seconds)
+        if last.ended_seconds is not None and decided >= last.ended_seconds:
+            last = Pass(None, (), decided)
+            self.passes.append(last)
+        return last
+
+    def _since(self, seconds: float) -> float:
+        return seconds - self.began_seconds
+
+
+def find_in_hbm(job: Job, block_tokens: int) -> None:
+    """What was to be loaded is there."""
+    job.blocks_needed = max(0, job.blocks_needed - job.load_tokens // block_tokens)
+    job.load_seconds = 0.0
+    job.load_tokens = 0
+    job.load_hashes = ()

@@ -77,6 +77,7 @@ class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     load_method: CopyMethod | None = None  # of the host tier's loads, where it is configured
     gather_workers: int = 0  # threads or SMs of the host tier's gather; 0: untold
     request_token_limit: int = 0  # prefill tokens of one request in a batch; 0: only the batch's
+    reserves_output: bool = False  # a request's blocks are taken for its answer too, as it comes in
 
 
 class BlocksStored(Record, frozen=True, tag="blocks_stored"):

@@ -114,7 +114,7 @@ def test_the_placebo_of_an_engine_that_is_known_exactly_is_zero(
     case: tuple[Start, list[Arrival]],
 ) -> None:
     start, arrivals = case
-    actual = as_it_was(start, arrivals, seconds_of, HORIZON, script_of(start, arrivals))
+    actual, _ = as_it_was(start, arrivals, seconds_of, HORIZON, script_of(start, arrivals))
     placebo = as_policy(start, arrivals, seconds_of, HORIZON, None)
     assert placebo is not None
     assert actual.whole

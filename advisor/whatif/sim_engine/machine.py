@@ -75,4 +75,5 @@ def described(machine: SimMachine, block_tokens: int, flags: Obeyed) -> EngineDe
         has_mover_times=True,
         load_method=flags.copy_method,
         request_token_limit=made.engine.chunk_tokens,
+        reserves_output=True,
     )
