@@ -32,6 +32,7 @@ from kvready.advisor.kill_switch import KILL_VARIABLE
 from kvready.advisor.policies import Mode
 from kvready.advisor.roofline import GPUS
 from kvready.advisor.tap_settings import Section, TapSettings
+from kvready.advisor.telemetry_settings import TelemetrySettings
 from kvready.collectors.errors import SettingsError
 from kvready.kernels.profile_source import PUBLISHED_NAMES, PUBLISHED_PREFIX
 
@@ -222,6 +223,7 @@ class Settings(BaseSettings):
     recording: RecordingSettings = RecordingSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     policies: PolicySettings = PolicySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod
     def settings_customise_sources(
@@ -253,6 +255,7 @@ def setting_names() -> tuple[str, ...]:
         "recording": RecordingSettings,
         "calibration": CalibrationSettings,
         "policies": PolicySettings,
+        "telemetry": TelemetrySettings,
     }
     return tuple(
         f"{section}.{key}" for section, model in sections.items() for key in model.model_fields

@@ -258,6 +258,7 @@ class RequestReported(Record, frozen=True, tag="request_reported"):
     cached_tokens: int | None = None
     preemptions: int | None = None
     outcome: Outcome | None = None
+    traceparent: str = ""  # W3C's, of the span that told; empty: no span did
 
 
 class PromptTokensReported(Record, frozen=True, tag="prompt_tokens_reported"):

@@ -119,6 +119,10 @@ class Salter:
                 return msgspec.structs.replace(record, values=record.values | moved)
             case TapStatus():
                 return msgspec.structs.replace(record, detail="")
+            case RequestReported():
+                return msgspec.structs.replace(
+                    record, request_id=self._identifier(record.request_id), traceparent=""
+                )
             case (
                 LoadDecided()
                 | RequestDeferred()
@@ -126,7 +130,6 @@ class Salter:
                 | RequestPreempted()
                 | FirstToken()
                 | RequestFinished()
-                | RequestReported()
             ):
                 return msgspec.structs.replace(
                     record, request_id=self._identifier(record.request_id)

@@ -22,6 +22,7 @@ MAX_SPANS = 16_384  # in one export; exporters send hundreds
 MAX_TOKENS = 1 << 31
 MAX_DURATION_SECONDS = 7 * 86_400.0
 NANOSECONDS = 1e-9
+TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 
 SECONDS = {
     "gen_ai.latency.time_in_queue": "queue_seconds",
@@ -104,8 +105,17 @@ def _report(span: Span, same_host: bool) -> RequestReported | None:
         arrived_wall_seconds=begin * NANOSECONDS if begin else None,
         ended_wall_seconds=end * NANOSECONDS if end and end >= begin else None,
         same_host=same_host,
+        traceparent=_traceparent(span.trace_id, span.span_id),
         **told,
     )
+
+
+def _traceparent(trace_id: bytes, span_id: bytes) -> str:
+    """The span's own context; empty where it has none that is valid. It was exported: sampled."""
+    whole = len(trace_id) == TRACE_ID_BYTES and len(span_id) == SPAN_ID_BYTES
+    if not (whole and any(trace_id) and any(span_id)):
+        return ""
+    return f"00-{trace_id.hex()}-{span_id.hex()}-01"
 
 
 def _seconds(value: Any) -> float | None:

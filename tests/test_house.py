@@ -49,6 +49,7 @@ COMPOSING = frozenset(
         "report_text",
         "settings",
         "tap_settings",
+        "telemetry_settings",
         "terminal",
     }
 )

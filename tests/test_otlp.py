@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import zlib
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -69,6 +70,9 @@ def plainly_parsed(request: dict[str, Any]) -> list[RequestReported]:
                     whole_seconds=value["gen_ai.latency.e2e"],
                     prompt_tokens=int(value["gen_ai.usage.prompt_tokens"]),
                     output_tokens=int(value["gen_ai.usage.completion_tokens"]),
+                    traceparent="-".join(
+                        ("00", *(b64decode(span[n]).hex() for n in ("traceId", "spanId")), "01")
+                    ),
                 )
             )
     return found

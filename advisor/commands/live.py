@@ -14,6 +14,7 @@ from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.settings import ApiSettings, Settings
 from kvready.advisor.tap_settings import TapSettings
+from kvready.advisor.telemetry_settings import TelemetrySettings
 from kvready.collectors.errors import ServiceError, SettingsError, TapError
 
 
@@ -57,6 +58,10 @@ def serve(
     gpu_copy_auto_promote: options.GpuCopyAutoPromote = None,
     policy_folder: options.PolicyFolder = None,
     kill_file: options.KillFile = None,
+    export_endpoint: options.ExportEndpoint = None,
+    export_seconds: options.ExportSeconds = None,
+    export_headers_file: options.ExportHeadersFile = None,
+    span_ratio: options.SpanRatio = None,
 ) -> None:
     """Attach to an engine, predict, and answer on http://127.0.0.1:8430 until stopped."""
     settings = options.effective(
@@ -76,6 +81,7 @@ def serve(
         policies__gpu_copy_auto_promote=gpu_copy_auto_promote,
         policies__policy_folder=policy_folder,
         policies__kill_file=kill_file,
+        **_telemetry(locals()),
     ).settings
     _log_to_stderr()
     _need_a_tap(settings)
@@ -147,6 +153,11 @@ def _taps(flags: Mapping[str, object]) -> dict[str, object]:
 def _api(flags: Mapping[str, object]) -> dict[str, object]:
     """The settings of the API among them, likewise."""
     return {f"api__{name}": flags[name] for name in ApiSettings.model_fields}
+
+
+def _telemetry(flags: Mapping[str, object]) -> dict[str, object]:
+    """The settings of what is exported among them, likewise."""
+    return {f"telemetry__{name}": flags[name] for name in TelemetrySettings.model_fields}
 
 
 def _need_a_tap(settings: Settings) -> None:

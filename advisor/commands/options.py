@@ -155,6 +155,20 @@ KillFile = Annotated[
     Path | None,
     typer.Option("--kill-file", help="File that switches every policy off while it exists."),
 ]
+ExportEndpoint = Annotated[
+    str | None,
+    typer.Option("--export-endpoint", help="Collector that gets metrics and spans over OTLP/HTTP."),
+]
+ExportSeconds = Annotated[
+    float | None, typer.Option("--export-seconds", help="Time between two exports of metrics.")
+]
+ExportHeadersFile = Annotated[
+    Path | None,
+    typer.Option("--export-headers-file", help="File of headers for that collector."),
+]
+SpanRatio = Annotated[
+    float | None, typer.Option("--span-ratio", help="Share of decisions that get a span.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -161,23 +161,27 @@ def read_token(path: Path | None, setting: str) -> bytes:
     """The first line of a token's file; nothing where none is named. Raises `SettingsError`."""
     if path is None:
         return b""
+    token = read_secret(path, setting, MAX_TOKEN_BYTES).split(b"\n", 1)[0].strip()
+    _check_length(token, f"the first line of {path}")
+    return token
+
+
+def read_secret(path: Path, setting: str, most_bytes: int) -> bytes:
+    """The start of a file that nobody else should read. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            token = file.read(MAX_TOKEN_BYTES).split(b"\n", 1)[0].strip()
+            content = file.read(most_bytes)
     except OSError as error:
-        raise SettingsError(
-            f"cannot read the token in {path}: {error.strerror}; check {setting}"
-        ) from None
-    _check_length(token, f"the first line of {path}")
+        raise SettingsError(f"cannot read {path}: {error.strerror}; check {setting}") from None
     if mode & OTHERS:
         logger.warning(
-            "others may read the token in %s (mode %03o); keep it to yourself with: chmod 600 %s",
+            "others may read the secret in %s (mode %03o); keep it to yourself with: chmod 600 %s",
             path,
             mode,
             path,
         )
-    return token
+    return content
 
 
 def _check_length(token: bytes, where: str) -> None:

@@ -31,6 +31,7 @@ from kvready.advisor.service.models import (
     SavingModel,
     Status,
     TapStatusModel,
+    TelemetryStatus,
 )
 from kvready.advisor.service.policy_view import control_status, policy_models
 from kvready.advisor.service.sidecar import Sidecar
@@ -145,7 +146,7 @@ def _status(sidecar: Sidecar) -> Status:
     now = time.monotonic()
     pipeline, recorder, intake = sidecar.pipeline, sidecar.recorder, sidecar.intake
     engine = pipeline.engine
-    replayed = sidecar.replayed
+    replayed, telemetry = sidecar.replayed, sidecar.telemetry
     return Status(
         version=VERSION,
         level=sidecar.level,
@@ -192,4 +193,6 @@ def _status(sidecar: Sidecar) -> Status:
             calibration_id=pipeline.priors.calibration_id,
             movers=[CopyCalibrationModel.of(one) for one in pipeline.calibrations],
         ),
+        telemetry=telemetry
+        and TelemetryStatus.of(telemetry.endpoint, telemetry.waiting_spans, sidecar.exports),
     )

@@ -14,6 +14,7 @@ import msgspec
 
 from kvready.advisor.service.catalogue_capacity import CAPACITY
 from kvready.advisor.service.catalogue_movement import MOVEMENT
+from kvready.advisor.service.catalogue_otel import OTEL
 from kvready.advisor.service.catalogue_policy import POLICIES
 from kvready.advisor.service.catalogue_prediction import PREDICTION
 from kvready.advisor.service.catalogue_self import SELF
@@ -23,7 +24,7 @@ from kvready.collectors.collector import Level
 
 # The sidecar's own first: they are never among those left out for the bound on series.
 FAMILIES: dict[Family, tuple[Metric, ...]] = {
-    Family.SELF: SELF,
+    Family.SELF: SELF + OTEL,
     Family.SERVICE: SERVICE,
     Family.MOVEMENT: MOVEMENT,
     Family.CAPACITY: CAPACITY,

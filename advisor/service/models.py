@@ -12,6 +12,7 @@ from kvready.advisor.inventory import InventoryCount
 from kvready.advisor.ledger import Pair, PairState, Target
 from kvready.advisor.load_priors import PriorKind
 from kvready.advisor.savings import Candidate, Saving, Verdict
+from kvready.advisor.service.otel_counts import ExportCounts, Fate, Result, Signal
 from kvready.advisor.service.policy_view import ControlStatus, PolicyModel
 from kvready.collectors.collector import Coverage
 from kvready.collectors.records import CopyMethod, TapState, Tier
@@ -205,6 +206,32 @@ class SavingModel(BaseModel):
         )
 
 
+class TelemetryStatus(BaseModel):
+    """What is exported over OTLP, and how that fares."""
+
+    endpoint: str
+    exports: dict[Signal, dict[Result, int]]
+    rejected: dict[Signal, int] = Field(description="Points and spans that the collector refused.")
+    quiet_seconds: dict[Signal, float] = Field(description="Since the latest that was delivered.")
+    problems: dict[Signal, str] = Field(description="Of the latest export; empty: none.")
+    spans: dict[Fate, int] = Field(description="Of sampled decisions, by what became of them.")
+    waiting_spans: int
+
+    @classmethod
+    def of(cls, endpoint: str, waiting_spans: int, counts: ExportCounts) -> TelemetryStatus:
+        """Counts as the API shows them."""
+        exports = counts.exports()
+        return cls(
+            endpoint=endpoint,
+            exports={one: {end: exports[one, end] for end in Result} for one in Signal},
+            rejected=counts.rejections(),
+            quiet_seconds=counts.quiet_seconds(),
+            problems={one: counts.problem(one) for one in Signal},
+            spans=counts.fates(),
+            waiting_spans=waiting_spans,
+        )
+
+
 class Status(BaseModel):
     """What runs, what it sees, and how far it goes."""
 
@@ -224,6 +251,7 @@ class Status(BaseModel):
     control: ControlStatus
     would_be_savings: list[SavingModel]
     calibration: CalibrationStatus
+    telemetry: TelemetryStatus | None = Field(description="None: nothing is exported over OTLP.")
 
 
 class PairModel(BaseModel):

@@ -39,8 +39,9 @@ def install(app: FastAPI, sidecar: Sidecar, access: Access) -> None:
     async def readiness(request: Request) -> Response:
         access.check(request.headers.get("authorization"))
         body = await read_json(request, MAX_BODY_BYTES, BODY_SECONDS)
+        trace = request.headers.get("traceparent", ""), request.headers.get("tracestate", "")
         try:
-            return Response(await desk.answer(body), media_type=JSON)
+            return Response(await desk.answer(body, trace), media_type=JSON)
         except TimeoutError:
             raise HTTPException(
                 504, "the sidecar is too busy to answer in time; ask less, or less often"

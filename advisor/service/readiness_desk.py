@@ -26,12 +26,21 @@ class ReadinessDesk:
         self._decoder = msgspec.json.Decoder(Question)
         self._encoder = msgspec.json.Encoder()
 
-    async def answer(self, body: bytes) -> bytes:
-        """Raises `QuestionError`, `ServiceError`, or `TimeoutError` when too busy."""
+    async def answer(self, body: bytes, trace: tuple[str, str] = ("", "")) -> bytes:
+        """Raises `QuestionError`, `ServiceError`, or `TimeoutError` when too busy.
+
+        `trace`: the caller's traceparent and tracestate.
+        """
+        telemetry = self._sidecar.telemetry
+        is_told = telemetry is not None and telemetry.wants_answer(trace[0])
+        began_nanoseconds = time.time_ns() if is_told else 0
         question = self._decoded(body)
         asked = await self._asked(question)
         future = self._sidecar.submit(lambda: self._answers(asked, question))
         answers = await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_SECONDS)
+        if telemetry is not None and is_told:
+            times = began_nanoseconds, time.time_ns()
+            telemetry.answered(question, answers, self._sidecar.pipeline.engine, times, trace)
         return self._encoder.encode(answers)
 
     def _decoded(self, body: bytes) -> Question:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
 
 import uvicorn
 
@@ -22,6 +23,7 @@ from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.roofline import GPUS, Roofline
 from kvready.advisor.service.access import check_bind
 from kvready.advisor.service.app import create_app
+from kvready.advisor.service.otel_counts import ExportCounts
 from kvready.advisor.service.policy_desk import PolicyDesk
 from kvready.advisor.service.readiness_socket import readiness_socket
 from kvready.advisor.service.sidecar import Sidecar
@@ -36,11 +38,15 @@ from kvready.collectors.recording import Provenance, RecordingHeader, RecordingW
 from kvready.kernels.model_source import model_from
 from kvready.kernels.profile_source import profile_from
 
+if TYPE_CHECKING:
+    from kvready.advisor.service.otel import Telemetry
+
 MAX_CONNECTIONS = 64
 GRACE_SECONDS = 2
 BACKLOG = 64
 
 Say = Callable[[str], None]
+P = ParamSpec("P")
 
 
 def serve(settings: Settings, say: Say) -> None:
@@ -55,6 +61,8 @@ def serve(settings: Settings, say: Say) -> None:
         say(f"taps: {taps}")
         say(f"loads start from {sidecar.pipeline.priors.described}")
         say(f"compute starts from {sidecar.pipeline.compute_prior.described}")
+        if sidecar.telemetry is not None:
+            say(f"metrics and spans go to {sidecar.telemetry.endpoint}")
         answer(sidecar, listener, say)
 
 
@@ -131,27 +139,69 @@ def attached(settings: Settings, desk: PolicyDesk | None = None) -> Iterator[Sid
     tally = PairTally()
     compute = compute_prior(settings.calibration)
     writer = open_recording(path, priors, compute) if path else None
+    exports = ExportCounts()
+    telemetry = telemetry_of(settings, exports) if desk else None
     keeper = desk.keeper if desk else None
     pipeline = Pipeline(
         tally,
         priors,
         compute_prior=compute,
-        on_transition=keeper.heard if keeper else None,
-        on_report=keeper.reported if keeper else None,
+        on_transition=each(
+            keeper.heard if keeper else None, telemetry.moved if telemetry else None
+        ),
+        on_report=each(
+            keeper.reported if keeper else None, telemetry.judged if telemetry else None
+        ),
     )
-    sidecar = Sidecar(settings, pipeline, tally, taps, writer=writer, desk=desk)
+    canaries = pipeline.canaries
+    canaries.on_window = each(canaries.on_window, telemetry.windowed if telemetry else None)
+    sidecar = Sidecar(
+        settings, pipeline, tally, taps, writer, desk=desk, telemetry=telemetry, exports=exports
+    )
     try:
         try:
             if desk is not None:
                 desk.open()
             sidecar.start()
+            if telemetry is not None:
+                telemetry.start(sidecar.take_snapshot)
         except (TapError, ServiceError):
             if writer is not None:
                 writer.discard()  # nothing is in it, and the next try may want its name
             raise
         yield sidecar
     finally:
+        if telemetry is not None:
+            telemetry.stop()  # while there is somebody to ask for a last snapshot
         sidecar.stop()
+
+
+def telemetry_of(settings: Settings, exports: ExportCounts) -> Telemetry | None:
+    """What exports over OTLP; None unless a collector is configured. Raises `SettingsError`."""
+    if settings.telemetry.export_endpoint is None:
+        return None
+    try:
+        from kvready.advisor.service import otel  # a third of a second, for those who export
+    except ImportError:
+        raise SettingsError(
+            "exporting needs packages that are missing; pip install 'kvready[sidecar]'"
+        ) from None
+    taps = settings.taps
+    receives = taps.otlp_http_port is not None or taps.otlp_grpc_port is not None
+    return None if otel.is_disabled() else otel.Telemetry(settings.telemetry, exports, receives)
+
+
+def each(*listeners: Callable[P, None] | None) -> Callable[P, None] | None:
+    """One listener for all that are; None where there are none."""
+    present = [one for one in listeners if one is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+
+    def told(*news: P.args, **more: P.kwargs) -> None:
+        for listener in present:
+            listener(*news, **more)
+
+    return told
 
 
 def compute_prior(calibration: CalibrationSettings) -> ComputePrior:

@@ -18,8 +18,10 @@ import msgspec
 
 from kvready.advisor.service import snapshot
 from kvready.advisor.service.calls import Calls, Work
+from kvready.advisor.service.catalogue_otel import otel_values
 from kvready.advisor.service.family_values import family_histograms, family_values
 from kvready.advisor.service.intake import Intake, Shed
+from kvready.advisor.service.otel_counts import ExportCounts
 from kvready.advisor.service.policy_view import policy_values
 from kvready.advisor.service.series import described
 from kvready.advisor.service.snapshot import Snapshot
@@ -32,11 +34,12 @@ from kvready.collectors.errors import ServiceError
 from kvready.collectors.otlp import OtlpTap
 from kvready.collectors.otlp_forward import Forwarder
 from kvready.collectors.recorder import Recorder, Writer
-from kvready.collectors.records import Ingested, PolicyCommanded, TapState
+from kvready.collectors.records import Ingested, PolicyCommanded, RequestReported, TapState
 
 if TYPE_CHECKING:
     from kvready.advisor.control import Control, Outcome
     from kvready.advisor.pipeline import Pipeline
+    from kvready.advisor.service.otel import Telemetry
     from kvready.advisor.service.policy_desk import PolicyDesk
 
 POLL_BUDGET_SECONDS = 0.05
@@ -82,9 +85,16 @@ class Sidecar:
         writer: Writer | None = None,
         replayed: Replayed | None = None,
         desk: PolicyDesk | None = None,
+        telemetry: Telemetry | None = None,
+        exports: ExportCounts | None = None,
     ) -> None:
-        """`desk`: keeps policies and watches the kill switch; None: nothing can be commanded."""
+        """`desk`: keeps policies and watches the kill switch; None: nothing can be commanded.
+
+        `telemetry` exports over OTLP, and counts in `exports`; None: nothing is exported.
+        """
         self.desk = desk
+        self.telemetry = telemetry
+        self.exports = exports or ExportCounts()
         self.settings = settings
         self.pipeline = pipeline
         self.tally = tally
@@ -100,7 +110,7 @@ class Sidecar:
         self._labels = TapLabels(collector.name for collector in self.collectors)
         self.recorder = Recorder(
             # A replay's clock stands still: ticks of this one would age its open forecasts.
-            _ignore if replayed else pipeline.ingest,
+            _ignore if replayed else self._ingested if telemetry else pipeline.ingest,
             writer,
             self.advice,
             settings.taps.silence_seconds,
@@ -222,6 +232,7 @@ class Sidecar:
                     sum(memory.failures for memory in self.memories),
                     time.monotonic(),
                 ),
+                **otel_values(self.exports),
                 **policy_values(self.pipeline.control, self.desk),
                 **snapshot.pipeline_values(self.pipeline),
                 **family_values(self.pipeline),
@@ -235,6 +246,11 @@ class Sidecar:
         )
         overflows = {"tap": self._labels.overflowed, "class": classes.overflowed}
         return described(taken, overflows, time.monotonic() - began_seconds)
+
+    def _ingested(self, item: Ingested) -> None:
+        self.pipeline.ingest(item)
+        if self.telemetry is not None and isinstance(item.record, RequestReported):
+            self.telemetry.reported(item.record)
 
     def _forwarders(self) -> list[Forwarder]:
         taps = (collector for collector in self.collectors if isinstance(collector, OtlpTap))
