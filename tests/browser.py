@@ -46,6 +46,11 @@ def chromium() -> str | None:
     return shutil.which("chromium")
 
 
+def js(value: object) -> str:
+    """A value as an expression."""
+    return json.dumps(value)
+
+
 class Browser:
     """One process with one page. Every call waits for its answer."""
 
@@ -179,20 +184,26 @@ class Page:
 
     def says(self, text: str, where: str = "body") -> None:
         """Wait until it is shown."""
-        self.wait(f"document.querySelector({_js(where)})?.innerText.includes({_js(text)})")
+        self.wait(f"document.querySelector({js(where)})?.innerText.includes({js(text)})")
 
     def click(self, selector: str) -> None:
         """As soon as it is there and can be."""
-        found = f"document.querySelector({_js(selector)})"
+        found = f"document.querySelector({js(selector)})"
         self.wait(f"{found} && !{found}.disabled && {found}.checkVisibility()")
         self.run(f"{found}.focus(), {found}.click()")
 
     def fill(self, selector: str, text: str) -> None:
         """In place of what stands in a field."""
-        self.wait(f"document.querySelector({_js(selector)})?.checkVisibility()")
-        self.run(f"document.querySelector({_js(selector)}).focus()")
+        self.wait(f"document.querySelector({js(selector)})?.checkVisibility()")
+        self.run(f"document.querySelector({js(selector)}).focus()")
         self.run("document.activeElement.select?.()")
         self.type(text)
+
+    def choose(self, selector: str, value: str) -> None:
+        """One of a list's options."""
+        found = f"document.querySelector({js(selector)})"
+        event = "new Event('change', {bubbles: true})"
+        self.run(f"{found}.value = {js(value)}, {found}.dispatchEvent({event})")
 
     def type(self, text: str) -> None:
         """Into what has the focus."""
@@ -254,7 +265,3 @@ def browsing(profile: Path) -> Iterator[Browser]:
         yield browser
     finally:
         browser.end()
-
-
-def _js(text: str) -> str:
-    return json.dumps(text)

@@ -11,6 +11,7 @@ from kvready.advisor.report_text import (
     backcast_figures,
     backcast_states,
     format_seconds,
+    format_width,
     stale_text,
 )
 from kvready.advisor.service.models import Status
@@ -138,7 +139,7 @@ def _cells(cells: Sequence[CellScore]) -> str:
                 sign + format_seconds(cell.median_signed_error_seconds),
                 f"{cell.median_absolute_relative_error:.0%}",
                 marked("bad", f"{covered}: too few") if short else covered,
-                f"&times;{cell.median_width_ratio:.1f}",
+                escape(format_width(cell.median_width_ratio)),
                 f"{cell.bad_ratio:.0%}",
             ]
         )

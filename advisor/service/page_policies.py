@@ -14,11 +14,11 @@ from kvready.advisor.service.policy_desk import KILL_FILE
 from kvready.advisor.service.policy_models import PolicyDetail
 from kvready.advisor.verdicts import Check, GateReport, Verdict
 
-STYLES = {
-    Verdict.PASS: "good",
+STYLES = {  # what stands in the way comes first
     Verdict.FAIL: "bad",
-    Verdict.INCONCLUSIVE: "dim",
     Verdict.ERROR: "bad",
+    Verdict.INCONCLUSIVE: "dim",
+    Verdict.PASS: "good",
 }
 
 
@@ -124,10 +124,11 @@ def _evidence(key: str, gate: GateReport | None) -> str:
         return '<p class="dim">No gate report yet.</p>'
     passed = sum(check.verdict is Verdict.PASS for check in gate.checks)
     title = f"Evidence: {gate.verdict}, {passed} of {len(gate.checks)} checks pass"
-    rows = [_check(check) for check in gate.checks]
-    heads = ["check", "says", "figure", "wants", "note"]
+    order = list(STYLES)
+    rows = [_check(one) for one in sorted(gate.checks, key=lambda one: order.index(one.verdict))]
+    heads = ["check", "says", "figure, limit"]
     told = f"{SAYS[gate.verdict]}. Report {gate.report_id}"
-    body = f"<p>{escape(told)}</p>" + table(f"checks of {gate.policy}", heads, rows, text_columns=5)
+    body = f"<p>{escape(told)}</p>" + table(f"checks of {gate.policy}", heads, rows, text_columns=2)
     if gate.bad_cells:
         body += f"<p>{escape('Out of scope: ' + ', '.join(gate.bad_cells))}</p>"
     return folded(f"{key}-evidence", title, body)
@@ -139,12 +140,12 @@ def _check(check: Check) -> list[str]:
         limits.append(f"≥ {figure(check.at_least, check.unit)}")
     if check.at_most is not None:
         limits.append(f"≤ {figure(check.at_most, check.unit)}")
+    value = "unknown" if check.value is None else figure(check.value, check.unit)
+    name = escape(f"{check.gate}: {check.name.replace('_', ' ')}")
     return [
-        escape(f"{check.gate}: {check.name.replace('_', ' ')}"),
+        name + (f" {marked('dim note', check.note)}" if check.note else ""),
         marked(STYLES[check.verdict], check.verdict),
-        "unknown" if check.value is None else escape(figure(check.value, check.unit)),
-        escape(" and ".join(limits)),
-        escape(check.note),
+        escape(value) + (f" {marked('dim note', ' and '.join(limits))}" if limits else ""),
     ]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
+from kvready.advisor.demotion import MIN_PAIRS
 from kvready.advisor.ledger import Target
 from kvready.advisor.markup import folded, marked, section, table
 from kvready.advisor.report_text import format_seconds
 from kvready.advisor.service import page_plots
-from kvready.advisor.service.page_facts import PageFacts
+from kvready.advisor.service.page_facts import HISTORY_PAIRS, PageFacts
 
 LISTED_PAIRS = 15
 
@@ -21,7 +22,8 @@ def predictions_section(facts: PageFacts) -> str:
             f'<div class="plots"><figure>{page_plots.scatter(facts.pairs)}</figure>'
             f"<figure>{page_plots.over_time(facts.history)}</figure></div>"
             f'<p class="dim">{escape(said)}. A line is the interval; the band is within a factor '
-            f"of two. Over time: {len(facts.history)}, evenly chosen.</p>"
+            f"of two. Over time: {len(facts.history)}, evenly chosen of the last "
+            f"{HISTORY_PAIRS:,} at most.</p>"
         )
     else:
         body = '<p class="dim">No forecast of this target has met its outcome yet.</p>'
@@ -72,10 +74,11 @@ def _targets(facts: PageFacts) -> str:
     for counts in facts.report.targets:
         hour = facts.hours[counts.target]
         share = f"{hour.share:.1%} of {hour.pairs:,}" if hour.pairs else "no pairs"
+        is_bad = hour.share > allowed and hour.pairs >= MIN_PAIRS
         rows.append(
             [
                 escape(counts.target),
-                marked("bad", f"{share}: too many") if hour.share > allowed else share,
+                marked("bad", f"{share}: too many") if is_bad else share,
                 f"{counts.paired:,}",
                 f"{counts.missed:,}",
                 f"{counts.open:,}",

@@ -52,7 +52,7 @@
     const isTold = error.constructor === Error;
     const why = isTold ? error.message : "the sidecar does not answer";
     waitMs = Math.min(waitMs * 2, MAX_POLL_MS);
-    standing(true, `Stale since ${last.toLocaleTimeString()}: ${why}. Shown is what was then.`);
+    standing(true, `Stale since ${clock(last)}: ${why}. Shown is what was then.`);
   }
 
   function standing(isStale, text) {
@@ -72,7 +72,12 @@
     for (const child of [...shown.children])
       if (child.id && !names.has(child.id)) child.remove();
     wanted.forEach((node, place) => {
-      const there = shown.childNodes[place];
+      let there = shown.childNodes[place];
+      const own = node.id && [...shown.children].find((child) => child.id === node.id);
+      while (own && there !== own && !names.has(there.id)) { // gone from before it
+        there.remove();
+        there = shown.childNodes[place];
+      }
       if (!there) shown.append(node);
       else if (there.nodeName === node.nodeName && (there.id ?? "") === (node.id ?? "")) {
         if (node.nodeType === Node.ELEMENT_NODE) morph(there, node);
@@ -81,6 +86,12 @@
       else there.replaceWith(node);
     });
     while (shown.childNodes.length > wanted.length) shown.lastChild.remove();
+  }
+
+  const clock = (moment) => `${moment.toISOString().slice(11, 19)} UTC`;
+
+  function news(text) {
+    put(at("said"), text && `${clock(new Date())}: ${text}`);
   }
 
   function put(element, text) {
@@ -104,6 +115,7 @@
   function open(button) {
     asked = { ...button.dataset };
     opener = button.id;
+    news("");
     isChecked = !asked.policy; // the kill switch and a token have nothing to check first
     for (const id of ["command-reason", "command-word", "command-token"]) at(id).value = "";
     at("command-forced").checked = false;
@@ -228,7 +240,7 @@
       ? `${answer.after.policy}: ${place(answer.before)} → ${place(answer.after)}.`
       : `${answer.says}.`;
     dialog.close();
-    put(at("said"), told);
+    news(told);
     refresh();
   }
 
@@ -272,7 +284,7 @@
     dialog.close();
     await refresh();
     const isTaken = live.dataset.reads === "yes";
-    put(at("said"), isTaken ? "The token is kept until this page is closed." : "The token was not taken.");
+    news(isTaken ? "The token is kept until this page is closed." : "The token was not taken.");
     if (!isTaken) keep("");
   }
 
@@ -306,7 +318,7 @@
   at("token-button").addEventListener("click", () => {
     if (token) {
       keep("");
-      put(at("said"), "The token is forgotten.");
+      news("The token is forgotten.");
       refresh();
       return;
     }
