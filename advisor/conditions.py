@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from statistics import median
 
 from kvready.collectors.records import EngineDescribed, RequestArrived, Tier
+from kvready.collectors.service_targets import NO_TARGETS, ServiceTargets
 
 WINDOW_REQUESTS = 4_096
 MAX_REMEMBERED_PREFIXES = 65_536
@@ -14,7 +15,8 @@ MAX_REMEMBERED_PREFIXES = 65_536
 class Traffic:
     """What the last WINDOW_REQUESTS arrivals looked like."""
 
-    def __init__(self) -> None:
+    def __init__(self, targets: ServiceTargets = NO_TARGETS) -> None:
+        self._targets = targets
         self.initial_blocks: dict[Tier, int] | None = None
         self._arrivals: deque[float] = deque(maxlen=WINDOW_REQUESTS)
         self._prompt_tokens: deque[int] = deque(maxlen=WINDOW_REQUESTS)
@@ -59,7 +61,7 @@ class Traffic:
             "reuse distance": f"{_spread(self._reuse_tokens)} prompt tokens in between",
             "initial cache": ", ".join(f"{n:,} blocks in {tier}" for tier, n in held.items())
             or "cold, or nothing known to be live",
-            "TTFT target": "none set",
+            "TTFT target": self._targets.described,
         }
 
 

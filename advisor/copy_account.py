@@ -86,7 +86,7 @@ class CopyAccount:
         decided, ready = copy.decided, copy.ready_seconds
         assert ready is not None
         path = path_of(decided.source, decided.destination)
-        awaited = path in AWAITED and not copy.is_backup
+        awaited = path in AWAITED
         if awaited:
             whole_seconds = max(0.0, ready - decided.decided_seconds)
             self.usable[path].add(whole_seconds, decided.request_id, ready)

@@ -20,7 +20,6 @@ from kvready.advisor.link_use import LinkUse
 from kvready.advisor.load_priors import NO_PROFILE, LoadPriors
 from kvready.advisor.requests import RequestState, RequestTracker
 from kvready.advisor.service_account import ServiceAccount
-from kvready.advisor.service_targets import ServiceTargets
 from kvready.advisor.shadow import Shadow, ShadowTotals
 from kvready.advisor.shadow_feed import ShadowFeed
 from kvready.advisor.steps import StepTimeline
@@ -44,9 +43,9 @@ from kvready.collectors.records import (
     RequestScheduled,
     Tier,
 )
+from kvready.collectors.service_targets import NO_TARGETS, ServiceTargets
 
 ASSUMED_CHUNK_TOKENS = 512
-NO_TARGETS = ServiceTargets()
 
 
 class Shared:
@@ -65,7 +64,7 @@ class Shared:
         self.inventory = Inventory()
         self.ledger = Ledger()
         self.totals = Totals()
-        self.traffic = Traffic()
+        self.traffic = Traffic(targets)
         self.shadow = ShadowTotals()
         self.service = ServiceAccount(targets)
         self.copies = CopyAccount()

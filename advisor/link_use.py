@@ -81,6 +81,8 @@ class LinkUse:
         self.pass_time(decided.decided_seconds)
         if decided.destination is Tier.HBM:
             self._wanting.discard(decided.request_id)
+            if self._loads.get(decided.load_id):
+                self._begun -= 1  # its number was used again: the end of the one before was lost
             begun = decided.load_id in self._early
             self._early.pop(decided.load_id, None)
             self._loads[decided.load_id] = begun

@@ -37,24 +37,22 @@ class MinuteSums:
     def add(self, now_seconds: float, is_bad: bool) -> None:
         """One more prediction whose outcome is known."""
         place = self._place(now_seconds)
-        self._pairs[place] += 1
-        self._bad[place] += is_bad
+        if not self._is_stalled[place]:
+            self._pairs[place] += 1
+            self._bad[place] += is_bad
 
     def stalled(self, now_seconds: float) -> None:
         """The minute at hand tells nothing of predictions."""
-        self._is_stalled[self._place(now_seconds)] = True
+        place = self._place(now_seconds)
+        self._is_stalled[place] = True
+        self._pairs[place] = self._bad[place] = 0
 
     def window(self, minutes: int, now_seconds: float) -> WindowSum:
         """The last so many minutes, the one at hand included."""
-        self._place(now_seconds)
-        assert self._latest is not None
-        places = [(self._latest - age) % self._kept for age in range(min(minutes, self._kept))]
-        told = [place for place in places if self._pairs[place] and not self._is_stalled[place]]
-        return WindowSum(
-            sum(self._pairs[place] for place in told),
-            sum(self._bad[place] for place in told),
-            len(told),
-        )
+        end = self._place(now_seconds) + 1
+        begin = end - min(minutes, self._kept)
+        pairs, bad = _ring(self._pairs, begin, end), _ring(self._bad, begin, end)
+        return WindowSum(sum(pairs), sum(bad), len(pairs) - pairs.count(0))
 
     def _place(self, now_seconds: float) -> int:
         """Of the minute at hand; time that went back counts as the latest minute."""
@@ -68,6 +66,11 @@ class MinuteSums:
                 self._is_stalled[place] = False
             self._latest = minute
         return self._latest % self._kept
+
+
+def _ring(values: list[int], begin: int, end: int) -> list[int]:
+    """From `begin`, which is below 0 where the span wraps. Slices: windows are long, and many."""
+    return values[begin:end] if begin >= 0 else values[begin:] + values[:end]
 
 
 class ShadowDays:

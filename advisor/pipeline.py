@@ -14,7 +14,7 @@ from kvready.advisor.compute import GENERIC_PRIOR, ComputePrior
 from kvready.advisor.contract import Evidence
 from kvready.advisor.control import ControlPlane
 from kvready.advisor.copy_model import CopyCalibration
-from kvready.advisor.engine_rank import NO_TARGETS, EngineRank, Shared
+from kvready.advisor.engine_rank import EngineRank, Shared
 from kvready.advisor.evidence import is_simulated
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.gatekeeper import Gatekeeper
@@ -31,7 +31,6 @@ from kvready.advisor.outside import (
     leans_on,
 )
 from kvready.advisor.plausible import is_plausible
-from kvready.advisor.service_targets import ServiceTargets
 from kvready.advisor.verdicts import GateReport
 from kvready.advisor.window_tracker import Key
 from kvready.advisor.windows import WindowSummary
@@ -58,6 +57,7 @@ from kvready.collectors.records import (
     Tier,
     TierCleared,
 )
+from kvready.collectors.service_targets import NO_TARGETS, ServiceTargets
 
 MAX_NAMED_TAPS = 256
 MAX_RANKS = 64  # as many as endpoints are read

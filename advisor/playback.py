@@ -20,6 +20,7 @@ from kvready.collectors.recording import (
     RecordingHeader,
     read_recording,
 )
+from kvready.collectors.service_targets import NO_TARGETS
 
 PROGRESS_RECORDS = 1_000
 
@@ -82,6 +83,7 @@ def play(
         LoadPriors.of_told(header.load_start),
         compute_prior=ComputePrior.of_told(header.compute_start),
         on_report=on_report,
+        targets=header.targets or NO_TARGETS,
     )
     records = 0
     for item in recording:

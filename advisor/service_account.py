@@ -13,6 +13,7 @@ from kvready.advisor.bounded_names import OVERFLOW, UNNAMED, BoundedNames
 from kvready.advisor.distribution import WAIT_BUCKETS, Distribution
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.requests import RequestState
+from kvready.advisor.served import Ended, Served, judge
 from kvready.advisor.service_groups import (
     InitialState,
     PrefixLength,
@@ -22,7 +23,6 @@ from kvready.advisor.service_groups import (
     prefix_length,
     reuse_distance,
 )
-from kvready.advisor.service_targets import Ended, Served, ServiceTargets
 from kvready.collectors.records import (
     FirstToken,
     Outcome,
@@ -30,6 +30,7 @@ from kvready.collectors.records import (
     RequestReported,
     Surface,
 )
+from kvready.collectors.service_targets import ServiceTargets
 
 MAX_CLASSES = 5  # request classes that are told apart
 
@@ -117,7 +118,7 @@ class ServiceAccount:
             output_tokens=record.output_tokens,
             ttft_target_seconds=arrived.ttft_target_seconds,
         )
-        self.served[state.group.request_class, self.targets.judge(ended)] += 1
+        self.served[state.group.request_class, judge(ended, self.targets)] += 1
 
     def report(self, report: RequestReported) -> None:
         """A request as taps outside the engine saw it: apart from what the observer tells."""
@@ -131,7 +132,7 @@ class ServiceAccount:
             whole_seconds=report.whole_seconds,
             output_tokens=report.output_tokens,
         )
-        self.reported[self.targets.judge(ended)] += 1
+        self.reported[judge(ended, self.targets)] += 1
 
     def _sums(self, state: RequestState) -> list[GroupSums]:
         group = state.group

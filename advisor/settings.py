@@ -32,6 +32,7 @@ from kvready.advisor.kill_switch import KILL_VARIABLE
 from kvready.advisor.policies import Mode
 from kvready.advisor.roofline import GPUS
 from kvready.advisor.tap_settings import Section, TapSettings
+from kvready.advisor.target_settings import TargetSettings
 from kvready.advisor.telemetry_settings import TelemetrySettings
 from kvready.collectors.errors import SettingsError
 from kvready.kernels.profile_source import PUBLISHED_NAMES, PUBLISHED_PREFIX
@@ -223,6 +224,7 @@ class Settings(BaseSettings):
     recording: RecordingSettings = RecordingSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     policies: PolicySettings = PolicySettings()
+    targets: TargetSettings = TargetSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod
@@ -255,6 +257,7 @@ def setting_names() -> tuple[str, ...]:
         "recording": RecordingSettings,
         "calibration": CalibrationSettings,
         "policies": PolicySettings,
+        "targets": TargetSettings,
         "telemetry": TelemetrySettings,
     }
     return tuple(

@@ -92,11 +92,10 @@ class ClockMap:
         [one] = claims
         return Mapped(wall_seconds - one.offset_seconds, one.error_seconds, one.number)
 
-    def to_wall(self, monotonic_seconds: float) -> float | None:
-        """What the wall clock shows, or showed, by the newest map; None before there is one."""
-        if not self._maps:
-            return None
-        return monotonic_seconds + self._maps[-1].offset_seconds
+    @property
+    def offset_seconds(self) -> float | None:
+        """Wall less monotonic, by the newest map; None before there is one."""
+        return self._maps[-1].offset_seconds if self._maps else None
 
     def _begin(self, monotonic_seconds: float, wall_seconds: float) -> None:
         self.steps += 1

@@ -23,6 +23,7 @@ from kvready.collectors.compute_start import ComputeStart
 from kvready.collectors.errors import RecordingError
 from kvready.collectors.load_start import LoadStart
 from kvready.collectors.records import AnyRecord, Ingested
+from kvready.collectors.service_targets import ServiceTargets
 
 FORMAT = "kvready-recording"
 VERSION = 1
@@ -55,6 +56,7 @@ class RecordingHeader(msgspec.Struct, frozen=True):
     conditions: dict[str, str] = {}
     load_start: LoadStart | None = None  # None: no link profile was given
     compute_start: ComputeStart | None = None  # None: no GPU and model were given
+    targets: ServiceTargets | None = None  # None: nothing was asked of all requests
 
 
 class RecordingWriter:

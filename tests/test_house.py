@@ -50,6 +50,7 @@ COMPOSING = frozenset(
         "settings",
         "tap_settings",
         "telemetry_settings",
+        "target_settings",
         "terminal",
     }
 )

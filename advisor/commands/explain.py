@@ -26,6 +26,7 @@ from kvready.advisor.policies import ORDER
 from kvready.advisor.verdicts import GateReport
 from kvready.collectors.errors import RecordingError, ServiceError
 from kvready.collectors.recording import read_recording
+from kvready.collectors.service_targets import NO_TARGETS
 
 MAX_REPORTS = 100  # that a sidecar is asked for, of each policy
 MAX_PAIRS = 1_000
@@ -126,6 +127,7 @@ def _told(
         settled,
         LoadPriors.of_told(header.load_start),
         compute_prior=ComputePrior.of_told(header.compute_start),
+        targets=header.targets or NO_TARGETS,
     )
     heard.append(make(pipeline))
     tell(heard[0], recording)

@@ -12,8 +12,14 @@ import typer
 from kvready.advisor.commands import options
 from kvready.advisor.service import runner
 from kvready.advisor.service.sidecar import Sidecar
-from kvready.advisor.settings import ApiSettings, Settings
-from kvready.advisor.tap_settings import TapSettings
+from kvready.advisor.settings import (
+    ApiSettings,
+    CalibrationSettings,
+    PolicySettings,
+    Settings,
+)
+from kvready.advisor.tap_settings import Section, TapSettings
+from kvready.advisor.target_settings import TargetSettings
 from kvready.advisor.telemetry_settings import TelemetrySettings
 from kvready.collectors.errors import ServiceError, SettingsError, TapError
 
@@ -56,8 +62,12 @@ def serve(
     dedup_auto_promote: options.DedupAutoPromote = None,
     balance_auto_promote: options.BalanceAutoPromote = None,
     gpu_copy_auto_promote: options.GpuCopyAutoPromote = None,
+    canary_percent: options.CanaryPercent = None,
+    control_percent: options.ControlPercent = None,
     policy_folder: options.PolicyFolder = None,
     kill_file: options.KillFile = None,
+    target_ttft_seconds: options.TargetTtftSeconds = None,
+    target_output_tokens_per_second: options.TargetOutputTokensPerSecond = None,
     export_endpoint: options.ExportEndpoint = None,
     export_seconds: options.ExportSeconds = None,
     export_headers_file: options.ExportHeadersFile = None,
@@ -66,22 +76,16 @@ def serve(
     """Attach to an engine, predict, and answer on http://127.0.0.1:8430 until stopped."""
     settings = options.effective(
         config,
-        **_taps(locals()),
-        **_api(locals()),
         recording__path=recording,
-        calibration__link_profile=link_profile,
-        calibration__gpu=gpu,
-        calibration__model=model,
-        calibration__tensor_parallel=tensor_parallel,
-        policies__dedup=dedup,
-        policies__balance=balance,
-        policies__gpu_copy=gpu_copy,
-        policies__dedup_auto_promote=dedup_auto_promote,
-        policies__balance_auto_promote=balance_auto_promote,
-        policies__gpu_copy_auto_promote=gpu_copy_auto_promote,
-        policies__policy_folder=policy_folder,
-        policies__kill_file=kill_file,
-        **_telemetry(locals()),
+        **_given(
+            locals(),
+            taps=TapSettings,
+            api=ApiSettings,
+            calibration=CalibrationSettings,
+            policies=PolicySettings,
+            targets=TargetSettings,
+            telemetry=TelemetrySettings,
+        ),
     ).settings
     _log_to_stderr()
     _need_a_tap(settings)
@@ -113,8 +117,8 @@ def record(
     """Attach to an engine and keep what it does in FILE, without an API, until stopped."""
     settings = options.effective(
         config,
-        **_taps(locals()),
         recording__path=file,
+        **_given(locals(), taps=TapSettings),
     ).settings
     _log_to_stderr()
     _need_a_tap(settings)
@@ -145,19 +149,13 @@ def _why_nothing(sidecar: Sidecar) -> str:
     return f"nothing arrived on any tap; {advice}"
 
 
-def _taps(flags: Mapping[str, object]) -> dict[str, object]:
-    """The settings of the taps among a command's flags, which carry the same names."""
-    return {f"taps__{name}": flags[name] for name in TapSettings.model_fields}
-
-
-def _api(flags: Mapping[str, object]) -> dict[str, object]:
-    """The settings of the API among them, likewise."""
-    return {f"api__{name}": flags[name] for name in ApiSettings.model_fields}
-
-
-def _telemetry(flags: Mapping[str, object]) -> dict[str, object]:
-    """The settings of what is exported among them, likewise."""
-    return {f"telemetry__{name}": flags[name] for name in TelemetrySettings.model_fields}
+def _given(flags: Mapping[str, object], **sections: type[Section]) -> dict[str, object]:
+    """The settings of these sections among a command's flags, which carry the same names."""
+    return {
+        f"{section}__{name}": flags[name]
+        for section, model in sections.items()
+        for name in model.model_fields
+    }
 
 
 def _need_a_tap(settings: Settings) -> None:

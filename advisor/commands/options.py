@@ -147,6 +147,16 @@ GpuCopyAutoPromote = Annotated[
         "--gpu-copy-auto-promote/--no-gpu-copy-auto-promote", help="Let gpu_copy, likewise."
     ),
 ]
+CanaryPercent = Annotated[
+    int | None,
+    typer.Option("--canary-percent", help="Per cent that a canary treats: 1, 5, 20 or 50."),
+]
+ControlPercent = Annotated[
+    int | None,
+    typer.Option(
+        "--control-percent", help="Per cent that stays untreated when a policy is enforced."
+    ),
+]
 PolicyFolder = Annotated[
     Path | None,
     typer.Option("--policy-folder", help="Folder of modes, gate reports and audit."),
@@ -168,6 +178,17 @@ ExportHeadersFile = Annotated[
 ]
 SpanRatio = Annotated[
     float | None, typer.Option("--span-ratio", help="Share of decisions that get a span.")
+]
+TargetTtftSeconds = Annotated[
+    float | None,
+    typer.Option("--target-ttft-seconds", help="Time to first token that counts as served."),
+]
+TargetOutputTokensPerSecond = Annotated[
+    float | None,
+    typer.Option(
+        "--target-output-tokens-per-second",
+        help="Output tokens per second of one request that count as served.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

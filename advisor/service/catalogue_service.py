@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvready.advisor.constraint import Constraint
 from kvready.advisor.distribution import WAIT_BUCKETS
+from kvready.advisor.served import Served
 from kvready.advisor.service.metric import (
     BOUNDED,
     Label,
@@ -15,7 +16,6 @@ from kvready.advisor.service.metric import (
     identity,
 )
 from kvready.advisor.service_account import GROUPS, By
-from kvready.advisor.service_targets import Served
 from kvready.advisor.waits import WaitState
 from kvready.collectors.collector import Level
 from kvready.collectors.records import Outcome, Surface

@@ -19,9 +19,15 @@ from kvready.advisor.engine_hazards import ENGINE_HAZARDS
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service import policy_document
 from kvready.advisor.service.app import create_app
-from kvready.advisor.service.catalogue import CATALOGUE
+from kvready.advisor.service.catalogue import CATALOGUE, FAMILIES, MAX_SERIES
 from kvready.advisor.service.gate_document import gates_page
-from kvready.advisor.service.metric import CONFIGURED, IDENTITY, Label, Metric
+from kvready.advisor.service.metric import (
+    BOUNDED,
+    CONFIGURED,
+    IDENTITY,
+    Label,
+    Metric,
+)
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.settings import (
@@ -59,10 +65,15 @@ def metrics() -> str:
         "",
         "`GET /metrics` answers in Prometheus text, or in OpenMetrics where the scraper asks for "
         "it. Counters start at zero for every label value. A metric of a level that no tap reaches "
-        "is absent, since unknown is not zero; level `-` is the sidecar's own and always there.",
+        "is absent, since unknown is not zero; level `-` is the sidecar's own and always there: "
+        "`kvready_level_reached` and `kvready_coverage_ratio` tell what is. A page has at most "
+        f"{MAX_SERIES:,} series: what would be more is left out, and counted. OpenMetrics carries "
+        "an example of each bucket of a histogram of requests: the latest request that fell in it.",
     ]
-    lines += ["", "| metric | type | unit | level | labels | meaning |", "|---" * 6 + "|"]
-    lines += [_metric_row(metric) for metric in CATALOGUE]
+    for family in FAMILIES:
+        lines += ["", f"## {family.capitalize()}", ""]
+        lines += ["| metric | type | unit | level | labels | meaning |", "|---" * 6 + "|"]
+        lines += [_metric_row(metric) for metric in CATALOGUE if metric.family is family]
     return "\n".join(lines) + "\n"
 
 
@@ -78,6 +89,9 @@ def _metric_row(metric: Metric) -> str:
 def _label(label: Label) -> str:
     if label.source == CONFIGURED:
         return f"`{label.name}`: each configured tap"
+    if label.source == BOUNDED:
+        named = ", ".join(label.values)
+        return f"`{label.name}`: {named}, and the first few that come"
     if label.source == IDENTITY:
         return f"`{label.name}`: one value"
     return f"`{label.name}`: {', '.join(label.values)}"

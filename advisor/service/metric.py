@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from itertools import product
 
 import msgspec
@@ -60,15 +61,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     def children(self, taps: Iterable[str], classes: Iterable[str] = ()) -> list[tuple[str, ...]]:
         """Every combination of label values, given the taps and the classes that came."""
-        columns = []
-        for label in self.labels:
-            if label.source == CONFIGURED:
-                columns.append(tuple(taps))
-            elif label.source == BOUNDED:
-                columns.append((*label.values, *classes))
-            else:
-                columns.append(label.values)
-        return list(product(*columns))
+        return list(combinations(self.labels, tuple(taps), tuple(classes)))
 
     @property
     def is_identity(self) -> bool:
@@ -79,6 +72,22 @@ class Metric(msgspec.Struct, frozen=True):
     def series_per_child(self) -> int:
         """Series that one child takes: a histogram's buckets, +Inf, sum and count."""
         return len(self.buckets) + 3 if self.kind is Kind.HISTOGRAM else 1
+
+
+@lru_cache(maxsize=1_024)
+def combinations(
+    labels: tuple[Label, ...], taps: tuple[str, ...], classes: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Every combination of these labels' values. The same at each scrape, so it is kept."""
+    columns = []
+    for label in labels:
+        if label.source == CONFIGURED:
+            columns.append(taps)
+        elif label.source == BOUNDED:
+            columns.append((*label.values, *classes))
+        else:
+            columns.append(label.values)
+    return tuple(product(*columns))
 
 
 def counter(name: str, unit: str, text: str, *labels: Label) -> Metric:

@@ -35,6 +35,7 @@ from kvready.advisor.version import VERSION
 from kvready.collectors.endpoint import bracketed
 from kvready.collectors.errors import ServiceError, SettingsError, TapError
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
+from kvready.collectors.service_targets import NO_TARGETS, ServiceTargets
 from kvready.kernels.model_source import model_from
 from kvready.kernels.profile_source import profile_from
 
@@ -138,14 +139,16 @@ def attached(settings: Settings, desk: PolicyDesk | None = None) -> Iterator[Sid
     path = settings.recording.path
     tally = PairTally()
     compute = compute_prior(settings.calibration)
-    writer = open_recording(path, priors, compute) if path else None
     exports = ExportCounts()
     telemetry = telemetry_of(settings, exports) if desk else None
+    targets = settings.targets.service_targets
+    writer = open_recording(path, priors, compute, targets) if path else None
     keeper = desk.keeper if desk else None
     pipeline = Pipeline(
         tally,
         priors,
         compute_prior=compute,
+        targets=targets or NO_TARGETS,
         on_transition=each(
             keeper.heard if keeper else None, telemetry.moved if telemetry else None
         ),
@@ -219,7 +222,10 @@ def compute_prior(calibration: CalibrationSettings) -> ComputePrior:
 
 
 def open_recording(
-    path: Path, priors: LoadPriors, compute: ComputePrior = GENERIC_PRIOR
+    path: Path,
+    priors: LoadPriors,
+    compute: ComputePrior = GENERIC_PRIOR,
+    targets: ServiceTargets | None = None,
 ) -> RecordingWriter:
     """A new recording of a real engine."""
     header = RecordingHeader(
@@ -229,6 +235,7 @@ def open_recording(
         conditions={"loads start from": priors.described},
         load_start=priors.told(),
         compute_start=compute.told(),
+        targets=targets,
     )
     return RecordingWriter(path, header)
 

@@ -209,12 +209,17 @@ class Sidecar:
 
     def take_snapshot(self) -> Snapshot:
         """All metrics' values at one moment. Any thread may call."""
-        return self.ask(self._snapshot)
+        return described(*self.ask(self._taken))
 
     def _say(self, said: Control) -> None:
         self.recorder.said(said, time.monotonic())
 
     def _snapshot(self) -> Snapshot:
+        """As `take_snapshot`, in the ingest thread itself."""
+        return described(*self._taken())
+
+    def _taken(self) -> tuple[Snapshot, dict[str, int], float]:
+        """The values, how often names overflowed, and how long records waited meanwhile."""
         began_seconds = time.monotonic()
         coverages = self.coverages()
         classes = self.pipeline.service.classes
@@ -245,7 +250,7 @@ class Sidecar:
             },
         )
         overflows = {"tap": self._labels.overflowed, "class": classes.overflowed}
-        return described(taken, overflows, time.monotonic() - began_seconds)
+        return taken, overflows, time.monotonic() - began_seconds
 
     def _ingested(self, item: Ingested) -> None:
         self.pipeline.ingest(item)

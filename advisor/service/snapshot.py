@@ -6,6 +6,7 @@ Runs in the ingest thread between two records, so that every value belongs to th
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from kvready.collectors.records import Tier
 
 if TYPE_CHECKING:
     from kvready.advisor.copy_model import CopyCalibration
-    from kvready.advisor.distribution import Distribution
+    from kvready.advisor.distribution import Distribution, Example
     from kvready.advisor.pipeline import Pipeline
     from kvready.advisor.service.calls import Calls
     from kvready.advisor.service.intake import Intake
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 Children = Mapping[tuple[str, ...], float]
 
 
-MAX_EXEMPLAR_CHARACTERS = 118  # OpenMetrics allows 128 for name and value of all labels
+# OpenMetrics allows 128 characters for name and value of all labels; and not every scraper reads
+# an escaped quote there.
+EXEMPLAR_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,118}")
 
 
 class Exemplar(msgspec.Struct, frozen=True):
@@ -292,25 +295,27 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
 
 def error_histograms(tally: PairTally, clock: ClockMap) -> Histograms:
     """The error of paired forecasts, by target."""
+    offset_seconds = clock.offset_seconds
     return {
         f"{PREFIX}forecast_error_ratio": {
-            (target,): histogram_of(sums.ratios, clock) for target, sums in tally.targets.items()
+            (target,): histogram_of(sums.ratios, offset_seconds)
+            for target, sums in tally.targets.items()
         }
     }
 
 
-def histogram_of(distribution: Distribution, clock: ClockMap) -> Histogram:
-    """As it stands now, its examples placed on the wall clock."""
-    return Histogram(
-        tuple(distribution.counts),
-        distribution.total,
-        tuple(
-            Exemplar(one.value, one.request_id, one.seconds and clock.to_wall(one.seconds))
-            if one is not None and len(one.request_id) <= MAX_EXEMPLAR_CHARACTERS
-            else None
-            for one in distribution.examples
-        ),
-    )
+def histogram_of(distribution: Distribution, offset_seconds: float | None) -> Histogram:
+    """As it stands now, its examples placed on the wall clock, which is so far ahead."""
+    exemplars = tuple(_exemplar(one, offset_seconds) for one in distribution.examples)
+    return Histogram(tuple(distribution.counts), distribution.total, exemplars)
+
+
+def _exemplar(one: Example | None, offset_seconds: float | None) -> Exemplar | None:
+    if one is None or EXEMPLAR_ID.fullmatch(one.request_id) is None:
+        return None
+    if one.seconds is None or offset_seconds is None:
+        return Exemplar(one.value, one.request_id, None)
+    return Exemplar(one.value, one.request_id, one.seconds + offset_seconds)
 
 
 def _by_direction(moved: Mapping[tuple[Tier, Tier], float]) -> Children:
