@@ -46,6 +46,7 @@ class DeferReason(StrEnum):
     """Why the engine put a waiting request aside for this step."""
 
     LOAD = "load"
+    HOLD = "hold"  # by a policy: another request computes its prefix
     OTHER = "other"
 
 

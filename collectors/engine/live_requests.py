@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,19 +104,24 @@ class LiveRequests:
         return found
 
     def deferred(
-        self, requests: Iterable[Any], lookup_may_defer: bool, seconds: float
+        self,
+        requests: Iterable[Any],
+        held: Set[str],
+        lookup_may_defer: bool,
+        seconds: float,
     ) -> list[AnyRecord]:
         """Waiting requests that the scheduler passed over, where the reason is a new one.
 
-        `lookup_may_defer`: a connector is there and nothing else can set a plain waiting request
-        aside, so such a request waits for a load that another one ordered.
+        `held`: by a policy, in this pass. `lookup_may_defer`: a connector is there and nothing
+        else can set a plain waiting request aside, so that it waits for a load of another one.
         """
         found: list[AnyRecord] = []
         for request in requests:
             live = self._live.get(request.request_id)
             if live is None:
                 continue
-            reason = _defer_reason(request, lookup_may_defer)
+            is_held = request.request_id in held
+            reason = DeferReason.HOLD if is_held else _defer_reason(request, lookup_may_defer)
             if live.deferred is not reason:
                 live.deferred = reason
                 found.append(RequestDeferred(request.request_id, seconds, reason))

@@ -30,6 +30,8 @@ from kvready.collectors.records import (
 DESCRIBE_SECONDS = 1.0  # how soon a subscriber that joins late learns what the engine is
 MAX_OPEN_STEPS = 64  # scheduled, results not back; engines pipeline a handful
 MAX_PENDING_RECORDS = 4096  # between two steps
+POLICY_HOOK = "policy_hook"  # of a scheduler whose passes a hook arranges; it tells whom it held
+NOBODY: frozenset[str] = frozenset()
 UNPAUSED = "UNPAUSED"  # the engine's name for the state in which it schedules
 
 P = ParamSpec("P")
@@ -129,8 +131,12 @@ class StepObserver:
         if admitted:
             self._pending += self._requests.admitted(admitted, output.num_scheduled_tokens, seconds)
         if self._scheduler.deferred_waiting:
+            hook = getattr(self._scheduler, POLICY_HOOK, None)
             self._pending += self._requests.deferred(
-                self._scheduler.deferred_waiting, self._lookup_may_defer, seconds
+                self._scheduler.deferred_waiting,
+                hook.held if hook is not None else NOBODY,
+                self._lookup_may_defer,
+                seconds,
             )
         self._flush()
 

@@ -278,6 +278,21 @@ def test_deferrals_are_told_when_their_reason_changes() -> None:
     ]
 
 
+def test_whom_a_policy_holds_is_told_from_whom_the_engine_passes_over() -> None:
+    watched = watch(connector=object())
+    held, behind = FakeRequest("held"), FakeRequest("behind")
+    watched.arrive(held, behind)
+    watched.scheduler.deferred_waiting = {held, behind}
+    watched.scheduler.policy_hook = SimpleNamespace(held=frozenset({"held"}))  # type: ignore[attr-defined]
+    watched.schedule(scheduled({}))
+    reasons = {
+        record.request_id: record.reason
+        for record in watched.published.of(RequestDeferred)
+        if isinstance(record, RequestDeferred)
+    }
+    assert reasons == {"held": DeferReason.HOLD, "behind": DeferReason.LOAD}
+
+
 def test_a_deferral_is_told_again_after_an_admission_between() -> None:
     watched = watch(connector=object())
     request = FakeRequest("r")

@@ -1,0 +1,234 @@
+"""Carries out dedup and balance in one vLLM scheduler, pass by pass, while the sidecar says so.
+
+Before a pass those that are held leave the engine's queue, and the rest may be put in another
+order; after it all that are left stand in their old places. So nothing of a hold outlives its pass:
+what the flags no longer say at the next one no longer happens, and whoever aborts or preempts finds
+the queue as a stock engine keeps it.
+
+Whatever goes wrong in here is counted, said once, and ends with stock passes: for the rest of the
+process's life, or until the flags have been off and come on again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kvready.advisor.hooks.compatibility import SCHEDULER_HOOK, VLLM, Support, support
+from kvready.advisor.hooks.lease import OFF, Held, Switch
+from kvready.advisor.hooks.named_step import NamedStep
+from kvready.advisor.hooks.queue_planner import Moves, QueuePlanner, Round, Treats
+from kvready.advisor.hooks.vllm_view import VllmView
+from kvready.advisor.ledger import Target
+from kvready.advisor.policies import Policy
+from kvready.advisor.shape_cells import inflight_cell, load_cell, told_cell
+from kvready.collectors.names import Tier
+
+logger = logging.getLogger(__name__)
+
+POLICIES = (Policy.DEDUP, Policy.BALANCE)
+NOBODY: frozenset[str] = frozenset()
+
+
+class _Stood(NamedTuple):
+    """A queue as it stood before a pass that changed it."""
+
+    queue: Any
+    everybody: Sequence[Any]
+    held: Sequence[Any]
+
+
+class VllmHook:
+    """One scheduler's. `before_pass`, the engine's own pass, `after_pass`; raises nothing."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        version: str,
+        flags: Callable[[], Held],
+        hold_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`flags`: what the sidecar said last; read at each pass, so it may not wait."""
+        self.held: frozenset[str] = NOBODY  # in this pass; the observer tells of them
+        self.failures = 0
+        self.passes = 0
+        self.refusals: dict[Policy, str] = {}
+        self.planner: QueuePlanner | None = None  # while a policy is on
+        self._scheduler = scheduler
+        self._flags = flags
+        self._hold_seconds = hold_seconds
+        self._clock = clock
+        self._steps = NamedStep()
+        self._has_failed = False
+        self._stood: _Stood | None = None
+        self._view: VllmView | None = None
+        try:
+            self._examine(version)
+        except Exception as error:  # noqa: BLE001 - nothing here may reach the engine
+            self._fail(error)
+            self.refusals = dict.fromkeys(POLICIES, "the scheduler could not be read")
+
+    def before_pass(self) -> None:
+        """Take out who is held, and put the rest in order."""
+        try:
+            self._before_pass()
+        except Exception as error:  # noqa: BLE001 - nothing here may reach the engine
+            self._fail(error)
+            stood, self._stood = self._stood, None
+            if stood is not None:
+                _return_missing(stood.queue, stood.everybody)
+
+    def after_pass(self) -> None:
+        """Put everybody back."""
+        stood, self._stood = self._stood, None
+        if stood is None:
+            return
+        try:
+            self._restore(stood)
+            self._mark(stood.held)
+        except Exception as error:  # noqa: BLE001 - nothing here may reach the engine
+            self._fail(error)
+            _return_missing(stood.queue, stood.held)
+
+    def _examine(self, version: str) -> None:
+        """What this engine, with this configuration, can be asked for."""
+        for policy in POLICIES:
+            row = support(VLLM, version, SCHEDULER_HOOK, policy)
+            if row.support is Support.REFUSES:
+                self.refusals[policy] = row.says
+        if len(self.refusals) < len(POLICIES):
+            self._view = VllmView(self._scheduler)
+            self.refusals = self._view.refusals() | self.refusals
+        for policy, reason in self.refusals.items():
+            logger.warning("kvready hook: %s stays out: %s", policy, reason)
+
+    def _before_pass(self) -> None:
+        step, self.passes = self.passes, self.passes + 1
+        now_seconds = self._clock()
+        heard = self._flags()
+        read = {policy.value: heard.switch(policy, now_seconds) for policy in POLICIES}
+        self._steps.say(step, read)
+        switches = self._steps.at(step)
+        dedup, balance = (self._switch(switches, policy) for policy in POLICIES)
+        if dedup is OFF and balance is OFF:
+            self._rest(switches)
+        elif not self._has_failed:
+            self._act(now_seconds, dedup, balance)
+
+    def _switch(self, switches: Mapping[str, Switch], policy: Policy) -> Switch:
+        switch = switches.get(policy, OFF)
+        acts = policy not in self.refusals and (switch.is_on or switch.split is not None)
+        return switch if acts else OFF
+
+    def _rest(self, switches: Mapping[str, Switch]) -> None:
+        """Nothing is on."""
+        if self.planner is not None:
+            logger.info("kvready hook: off from step %d on", self.passes - 1)
+            self.planner = None
+        self._release()
+        if not any(switch.is_on or switch.split is not None for switch in switches.values()):
+            self._has_failed = False
+
+    def _act(self, now_seconds: float, dedup: Switch, balance: Switch) -> None:
+        assert self._view is not None, "a policy that is not refused has a view"
+        if self.planner is None:
+            logger.info("kvready hook: on from step %d on", self.passes - 1)
+            self.planner = QueuePlanner(self._view, self._hold_seconds)
+            self.planner.begin(self._scheduler.requests.values())
+        treats = None if dedup is OFF else _treats(dedup)
+        moves = _moves(balance) if balance.is_on else None
+        round_ = self.planner.round(now_seconds, treats, moves)
+        self._release()
+        self._arrange(round_)
+
+    def _arrange(self, round_: Round) -> None:
+        if not round_.held and round_.order is None:
+            return
+        queue = self._scheduler.waiting
+        stood = list(queue)
+        held = [request for request in stood if request.request_id in round_.held]
+        left = [request for request in stood if request.request_id not in round_.held]
+        if round_.order is not None:
+            order = {name: place for place, name in enumerate(round_.order)}
+            left.sort(key=lambda request: order.get(request.request_id, len(order)))
+        self._stood = _Stood(queue, stood, held)
+        self.held = round_.held
+        if round_.order is None:
+            queue.remove_requests(held)
+        else:
+            _refill(queue, left)
+
+    def _restore(self, stood: _Stood) -> None:
+        """All in the places where they stood; whom the pass put there goes first."""
+        queue = stood.queue
+        if not hasattr(queue, "extend"):  # a heap orders them itself
+            _return_missing(queue, stood.held)
+        else:
+            places = {one.request_id: place for place, one in enumerate(stood.everybody)}
+            left = [*queue, *stood.held]
+            left.sort(key=lambda request: places.get(request.request_id, -1))
+            _refill(queue, left)
+
+    def _mark(self, held: Sequence[Any]) -> None:
+        """The engine's own account of who was passed over."""
+        deferred = getattr(self._scheduler, "deferred_waiting", None)
+        if deferred is not None:
+            deferred.update(held)
+
+    def _release(self) -> None:
+        """Who was held in the pass before is passed over no longer."""
+        held, self.held = self.held, NOBODY
+        deferred = getattr(self._scheduler, "deferred_waiting", None)
+        if held and deferred:
+            requests = self._scheduler.requests
+            deferred.difference_update([requests[name] for name in held if name in requests])
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        self._has_failed = True
+        self.planner = None
+        self.held = NOBODY
+        if self.failures == 1:
+            logger.warning(
+                "kvready hook: %s: %s; the engine goes on without policies until the flags have "
+                "been off and come on again; further failures are counted only",
+                type(error).__name__,
+                error,
+                exc_info=error,
+            )
+
+
+def _moves(switch: Switch) -> Moves:
+    def moves(load_bytes: int) -> bool:
+        return switch.treats(None, told_cell(Target.LOAD, load_cell(Tier.HOST, load_bytes)))
+
+    return moves
+
+
+def _treats(switch: Switch) -> Treats:
+    def treats(group: int | None, awaited_tokens: int) -> bool:
+        cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
+        return switch.treats(group, cell)
+
+    return treats
+
+
+def _refill(queue: Any, requests: Sequence[Any]) -> None:
+    """These and no others, in this order; if it cannot be done, all of them in some order."""
+    try:
+        queue.clear()
+        queue.extend(requests)
+    except BaseException:
+        _return_missing(queue, requests)
+        raise
+
+
+def _return_missing(queue: Any, held: Sequence[Any]) -> None:
+    """Who was taken out is in the queue again, whatever else is."""
+    present = {request.request_id for request in queue}
+    for request in held:
+        if request.request_id not in present:
+            queue.add_request(request)
