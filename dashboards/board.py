@@ -22,6 +22,7 @@ from dashboards.panel import CHOSEN, DATASOURCE, Panel, built
 
 TAG = "kvready"
 COLUMNS = 24
+NEW_SECONDS = 60  # a sidecar that began so lately is marked; it may have been away for longer
 DEFAULT_RUNBOOKS = "runbooks"
 
 
@@ -63,7 +64,7 @@ ANNOTATIONS = (
     ),
     (
         "Sidecar began anew",
-        f"changes(kvready_process_start_time_seconds{{{CHOSEN}}}[$__rate_interval]) > 0",
+        f"time() - kvready_process_start_time_seconds{{{CHOSEN}}} < {NEW_SECONDS}",
         "sidecar began anew",
         "orange",
     ),

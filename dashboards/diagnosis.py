@@ -73,9 +73,8 @@ START = Row(
                 "good",
             ),
             unit="percentunit",
-            about="Of requests that have a target.",
+            about="Of requests that have a target: their own, or `targets` in the settings.",
             width=8,
-            needs=Needs.TARGETS,
         ),
         Panel(
             "Median time to first token by length of the prefix",
@@ -186,7 +185,6 @@ CAPACITY = Row(
             ask("max by (instance) (kvready_disk_share_ratio{SCOPE})", "{{instance}}"),
             unit="percentunit",
             width=4,
-            needs=Needs.DISK,
         ),
         Panel(
             "KV of one token",

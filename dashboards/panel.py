@@ -64,10 +64,8 @@ class Needs(StrEnum):
     """What a panel needs that not every machine has."""
 
     NOTHING = "nothing"
-    DISK = "disk"  # a disk tier
-    GPU = "gpu"  # the gather mover
-    REPORTS = "reports"  # a tap of requests that ended: spans
-    TARGETS = "targets"  # configured service targets
+    GPU = "gpu"  # an engine that tells of the gather's workers
+    NO_OBSERVER = "no_observer"  # a sidecar that sees requests only once they have ended
 
 
 class Query(NamedTuple):

@@ -197,9 +197,9 @@ RANGES = Row(
                 "{{target}} bad",
             ),
             unit="percentunit",
-            about="From spans or reports of requests that have ended (level 2).",
+            about="Where no observer tells: from spans or reports of requests that have ended.",
             width=6,
-            needs=Needs.REPORTS,
+            needs=Needs.NO_OBSERVER,
         ),
     ),
 )

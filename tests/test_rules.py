@@ -122,13 +122,19 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
     assert not failed, failed
 
 
+def began(window: str) -> str:
+    """Says that a sidecar was not there before a window, as the same one."""
+    name = "kvready_process_start_time_seconds"
+    return f"( {name} unless {name} == max_over_time({name}[{window}] offset {window}) )"
+
+
 # Without any one of its guards an alert would fire in a case in which it should not.
 GUARDS = {
     "50 forecasts": " and instance_target:kvready_judged_forecasts:increase1h >= 50",
     "10 minutes": " and changes(instance_target:kvready_judged_forecasts:sum[1h]) >= 10",
     "a stall": " unless ignoring (target) max_over_time(kvready_serving_stalled[5m]) > 0",
-    "a start": " unless ignoring (target) changes(kvready_process_start_time_seconds[5m]) > 0",
-    "a tap's start": " unless ignoring (tap) changes(kvready_process_start_time_seconds[15m]) > 0",
+    "a start": f" unless ignoring (target) {began('5m')}",
+    "a tap's start": f" unless ignoring (tap) {began('15m')}",
     "a silent tap": ' unless ignoring (tap, state) kvready_tap_state{state=~"silent|closed"} == 1',
     "a known sidecar": " and on (job, instance) max_over_time(kvready_build_info[1d])",
     "few arrivals": " and increase(kvready_first_tokens_total[1h]) >= 50",
