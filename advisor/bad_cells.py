@@ -14,11 +14,13 @@ import msgspec
 from kvready.advisor.binomial import false_discoveries_bounded, tail_probability
 from kvready.advisor.cell_evidence import MAX_CELLS, Cell, judged_pair
 from kvready.advisor.gate_accuracy import MIN_COVERAGE
+from kvready.advisor.gate_evidence import by_moment
 from kvready.advisor.ledger import Pair, Target, is_bad
 from kvready.advisor.shape_cells import told_cell
 
 WINDOW_SECONDS = 900.0
-MIN_PAIRS = 20  # of a cell in a window; a window with fewer does not count
+MIN_PAIRS = 20  # of a cell in a window, told at as many moments; with fewer it does not count
+MAX_COUNTED = 8_192  # outcomes of a cell in a window
 BAD_WINDOWS = 3
 LAST_WINDOWS = 4
 FALSE_DISCOVERIES = 0.05  # of cells that stand out in a window
@@ -53,21 +55,36 @@ class BadCell(msgspec.Struct, frozen=True):
 class _Window:
     """One cell's outcomes since the window began."""
 
-    __slots__ = ("bad", "pairs", "uncovered")
+    __slots__ = ("_bad", "_told_seconds", "_uncovered")
 
     def __init__(self) -> None:
-        self.pairs = 0
-        self.bad = 0
-        self.uncovered = 0
+        self._told_seconds: list[float] = []
+        self._bad: list[bool] = []
+        self._uncovered: list[bool] = []
+
+    def take(self, now_seconds: float, bad: bool, is_covered: bool) -> None:
+        """Count an outcome; beyond the bound a window is told by those before."""
+        if len(self._bad) < MAX_COUNTED:
+            self._told_seconds.append(now_seconds)
+            self._bad.append(bad)
+            self._uncovered.append(not is_covered)
+
+    @property
+    def moments(self) -> int:
+        """At which its outcomes were told: those of one hang together."""
+        return len(set(self._told_seconds))
 
     @property
     def p_value(self) -> float:
         """How often a cell that keeps both limits looks so bad: two tests, the odder one."""
         odd = min(
-            tail_probability(self.bad, self.pairs, MAX_BAD),
-            tail_probability(self.uncovered, self.pairs, 1.0 - MIN_COVERAGE),
+            tail_probability(self._moments_with(self._bad), self.moments, MAX_BAD),
+            tail_probability(self._moments_with(self._uncovered), self.moments, 1.0 - MIN_COVERAGE),
         )
         return min(1.0, 2.0 * odd)
+
+    def _moments_with(self, flags: list[bool]) -> int:
+        return round(by_moment(zip(self._told_seconds, flags, strict=True)))
 
 
 class BadCells:
@@ -92,9 +109,7 @@ class BadCells:
         if actual is None:
             actual = max(now_seconds - forecast.starts_seconds, forecast.high_seconds)
         bad = is_bad(forecast.p50_seconds, actual)
-        window.pairs += 1
-        window.bad += bad
-        window.uncovered += not judged.is_covered
+        window.take(now_seconds, bad, judged.is_covered)
         if bad or not judged.is_covered:
             if cell not in self._examples and len(self._examples) >= MAX_KNOWN:
                 return
@@ -134,7 +149,7 @@ class BadCells:
         self._began_seconds = None
 
     def _close(self) -> None:
-        told = [(cell, one) for cell, one in self._now.items() if one.pairs >= MIN_PAIRS]
+        told = [(cell, one) for cell, one in self._now.items() if one.moments >= MIN_PAIRS]
         odd = false_discoveries_bounded([one.p_value for _, one in told], FALSE_DISCOVERIES)
         for (cell, _), is_odd in zip(told, odd, strict=True):
             if cell not in self._past and len(self._past) >= MAX_KNOWN:

@@ -6,14 +6,14 @@ import math
 from statistics import NormalDist
 
 
-def share_bounds(hits: int, trials: int, alpha: float) -> tuple[float, float]:
+def share_bounds(hits: float, trials: int, alpha: float) -> tuple[float, float]:
     """Wilson's bounds of a share, each of which errs with probability `alpha`."""
     if trials <= 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(1.0 - alpha)
     share, square = hits / trials, z * z / trials
     centre = share + square / 2.0
-    reach = z * math.sqrt(share * (1.0 - share) / trials + square / (4.0 * trials))
+    reach = z * math.sqrt(max(share * (1.0 - share), 0.0) / trials + square / (4.0 * trials))
     # At the ends one bound is the share itself; rounding must not put it on the other side.
     low = (centre - reach) / (1.0 + square) if hits else 0.0
     high = (centre + reach) / (1.0 + square) if hits < trials else 1.0

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kvready.advisor.gate_evidence import CellEvidence
+from kvready.advisor.gate_evidence import CellEvidence, by_moment
 from kvready.advisor.intervals import OTHER_SHAPES
 from kvready.advisor.ledger import Forecast, Pair, PairState, Target
 from kvready.collectors.records import CopyMethod
@@ -70,6 +70,8 @@ class CellScores:
                     shape_cell=cell[1],
                     covered=sum(one.is_covered for one in judged),
                     errors=tuple(one.error for one in judged),
+                    told_seconds=tuple(one.seconds for one in judged),
+                    covered_moments=by_moment((one.seconds, one.is_covered) for one in judged),
                 )
         return found
 

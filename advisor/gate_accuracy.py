@@ -18,7 +18,7 @@ from kvready.advisor.ledger import Target
 from kvready.advisor.policies import Policy
 from kvready.advisor.verdicts import Check, Gate, Verdict
 
-MIN_CELL_PAIRS = 30  # fewer say nothing of a cell
+MIN_CELL_PAIRS = 30  # told at as many moments; fewer say nothing of a cell
 ALPHA = 0.005  # with which one cell is failed that keeps its limit
 MIN_COVERAGE = 0.85  # of ranges that should hold 90 % of outcomes
 MAX_MEDIAN_ERROR = math.log(1.30)
@@ -44,7 +44,7 @@ def accuracy_checks(evidence: GateEvidence) -> tuple[Check, ...]:
     checks: list[Check] = []
     for target in TARGETS[evidence.policy]:
         cells = [cell for cell in evidence.cells if cell.target is target]
-        judged = [cell for cell in cells if cell.scored >= MIN_CELL_PAIRS]
+        judged = [cell for cell in cells if cell.moments >= MIN_CELL_PAIRS]
         checks += [
             _worst(target, "coverage", judged, _uncovered),
             _worst(target, "median_error", judged, _median_error),
@@ -59,7 +59,8 @@ def accuracy_checks(evidence: GateEvidence) -> tuple[Check, ...]:
 
 def _uncovered(cell: CellEvidence) -> Judged:
     value = 1.0 - cell.covered / cell.scored
-    _, high = share_bounds(cell.covered, cell.scored, ALPHA)
+    covered = cell.covered if cell.covered_moments is None else cell.covered_moments
+    _, high = share_bounds(covered, cell.moments, ALPHA)
     return Judged(cell, value, _verdict(value <= 1.0 - MIN_COVERAGE, high < MIN_COVERAGE))
 
 
@@ -67,21 +68,21 @@ def _median_error(cell: CellEvidence) -> Judged:
     sizes = [abs(error) for error in cell.errors]
     value = median(sizes)
     return Judged(
-        cell, value, _verdict(value <= MAX_MEDIAN_ERROR, _mostly(sizes, MAX_MEDIAN_ERROR))
+        cell, value, _verdict(value <= MAX_MEDIAN_ERROR, _mostly(cell, sizes, MAX_MEDIAN_ERROR))
     )
 
 
 def _bias(cell: CellEvidence) -> Judged:
     value = median(cell.errors)
     reversed_errors = [-error for error in cell.errors]
-    fails = _mostly(cell.errors, MAX_BIAS) or _mostly(reversed_errors, MAX_BIAS)
+    fails = _mostly(cell, cell.errors, MAX_BIAS) or _mostly(cell, reversed_errors, MAX_BIAS)
     return Judged(cell, abs(value), _verdict(abs(value) <= MAX_BIAS, fails))
 
 
-def _mostly(errors: Sequence[float], limit: float) -> bool:
+def _mostly(cell: CellEvidence, errors: Sequence[float], limit: float) -> bool:
     """Whether more than half lie beyond a limit, beyond doubt: so does their median then."""
-    beyond = sum(error > limit for error in errors)
-    return share_bounds(beyond, len(errors), ALPHA)[0] > 0.5
+    beyond = cell.moments_with([error > limit for error in errors])
+    return share_bounds(beyond, cell.moments, ALPHA)[0] > 0.5
 
 
 def _verdict(keeps: bool, fails: bool) -> Verdict:
@@ -105,14 +106,15 @@ def _worst(
     at_least, at_most, unit = limits[name]
     found = sorted((judge(cell) for cell in cells), key=_badness, reverse=True)
     if not found:
-        note = f"no shape has {MIN_CELL_PAIRS} outcomes yet"
+        note = f"no shape has outcomes at {MIN_CELL_PAIRS} moments yet"
         verdict, value = Verdict.INCONCLUSIVE, None
     else:
         worst = found[0]
         verdict = worst.verdict
         value = 1.0 - worst.value if name == "coverage" else math.exp(min(worst.value, 700.0))
         failing = [one.cell.shape_cell for one in found if one.verdict is Verdict.FAIL]
-        note = f"worst of {len(found)} shapes: {worst.cell.shape_cell} ({worst.cell.scored} pairs)"
+        of_cell = f"{worst.cell.scored} pairs at {worst.cell.moments} moments"
+        note = f"worst of {len(found)} shapes: {worst.cell.shape_cell} ({of_cell})"
         if len(failing) > 1:
             note += f"; {len(failing)} fail: {', '.join(failing[:MAX_NAMED])}"
     return Check(Gate.ACCURACY, f"{target}_{name}", verdict, value, at_least, at_most, unit, note)
@@ -136,7 +138,7 @@ def _judged_share(
         value=share,
         at_least=MIN_JUDGED,
         unit="ratio",
-        note=f"in shapes with {MIN_CELL_PAIRS} outcomes",
+        note=f"in shapes with outcomes at {MIN_CELL_PAIRS} moments",
     )
 
 

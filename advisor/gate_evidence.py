@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 from kvready.advisor.ledger import Target
@@ -29,11 +31,37 @@ class CellEvidence(msgspec.Struct, frozen=True):
     shape_cell: str
     covered: int
     errors: tuple[float, ...]
+    told_seconds: tuple[float, ...] = ()  # when each was; empty: each at a moment of its own
+    covered_moments: float | None = None  # of those, each by the share of its outcomes
 
     @property
     def scored(self) -> int:
         """How many were judged."""
         return len(self.errors)
+
+    @property
+    def moments(self) -> int:
+        """At how many they were told: who waits for one leader is right or wrong with all others.
+
+        What is beyond doubt is so by moments, not by outcomes.
+        """
+        return len(set(self.told_seconds)) or self.scored
+
+    def moments_with(self, flags: Sequence[bool]) -> float:
+        """Of these, each by the share of its outcomes that have a flag."""
+        if not self.told_seconds:
+            return float(sum(flags))
+        return by_moment(zip(self.told_seconds, flags, strict=True))
+
+
+def by_moment(outcomes: Iterable[tuple[float, bool]]) -> float:
+    """Sum over moments of the share of what was told then that has a flag."""
+    counts: dict[float, list[int]] = {}
+    for seconds, flag in outcomes:
+        count = counts.setdefault(seconds, [0, 0])
+        count[0] += flag
+        count[1] += 1
+    return sum(hits / told for hits, told in counts.values())
 
 
 class TapEvidence(msgspec.Struct, frozen=True):

@@ -107,20 +107,23 @@ class Savings:
             episodes = self._differences[candidate]
             ttft = [(one.ttft_seconds, one.wrong_ttft_seconds) for one in episodes]
             busy = [(one.busy_seconds, one.wrong_busy_seconds) for one in episodes]
-            if candidate is Candidate.DEDUP and is_native:
-                verdict = Verdict.NATIVE
-            elif not episodes:
+            saved = _saved(ttft, wrong_ttft, relative_error)
+            if not episodes:
                 verdict = Verdict.NO_EPISODES
             elif not reads_zero:
                 verdict = Verdict.UNPROVEN
             else:
                 verdict = Verdict.SHOWN if len(episodes) >= MIN_EPISODES else Verdict.TOO_FEW
+            # Behind a long queue little is computed twice by an engine that would do it.
+            saves = verdict is Verdict.SHOWN and (saved.low_seconds or 0.0) > 0.0
+            if candidate is Candidate.DEDUP and is_native and not saves:
+                verdict = Verdict.NATIVE
             saving = Saving(
                 candidate,
                 verdict,
                 len(episodes),
                 sum(one.requests for one in episodes),
-                _saved(ttft, wrong_ttft, relative_error),
+                saved,
                 _saved(busy, wrong_busy, relative_error),
             )
             found.append(saving)

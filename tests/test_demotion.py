@@ -247,6 +247,21 @@ def test_windows_with_few_outcomes_neither_list_nor_free_a_shape() -> None:
     assert CELL in cells.cells
 
 
+def test_outcomes_that_are_told_at_one_moment_do_not_list_a_shape() -> None:
+    """One late leader a window, and all who waited for it."""
+    cells = BadCells()
+    now = 0.0
+    for _ in range(LAST_WINDOWS):
+        for n in range(2 * MIN_PAIRS):
+            cells.take(pair(False, now + n), CELL, now + n)
+        late = now + 2 * MIN_PAIRS
+        for _ in range(MIN_PAIRS):
+            cells.take(pair(True, late), CELL, late)
+        now += WINDOW_SECONDS
+        cells.tick(now)
+    assert CELL not in cells.cells
+
+
 def test_shapes_that_keep_the_limit_are_hardly_ever_listed() -> None:
     """160 windows of forty cells at the limit itself."""
     draw = random.Random(5)

@@ -230,6 +230,45 @@ def test_too_few_outcomes_never_pass_and_never_fail(policy: Policy, pairs: int) 
     assert verdict_of(replace(good(policy), cells=cells)) is Verdict.INCONCLUSIVE
 
 
+def told_at(moments: int, covered: int, pairs: int = 400) -> CellEvidence:
+    """Outcomes that come in as many clusters, each as well covered as all."""
+    seconds = tuple(float(n % moments) for n in range(pairs))
+    share = covered / pairs
+    return CellEvidence(
+        Target.INFLIGHT_READY, "a", covered, (0.0,) * pairs, seconds, share * moments
+    )
+
+
+@pytest.mark.parametrize(
+    ("moments", "covered", "verdict"),
+    [
+        (400, 100, Verdict.FAIL),
+        (MIN_CELL_PAIRS, 100, Verdict.FAIL),
+        (MIN_CELL_PAIRS - 1, 100, Verdict.INCONCLUSIVE),  # fewer leaders tell nothing
+        (400, 320, Verdict.FAIL),
+        (MIN_CELL_PAIRS, 320, Verdict.INCONCLUSIVE),  # as 24 of 30: may be chance
+        (MIN_CELL_PAIRS, 360, Verdict.PASS),
+    ],
+)
+def test_outcomes_that_are_told_at_one_moment_count_once(
+    moments: int, covered: int, verdict: Verdict
+) -> None:
+    evidence = replace(good(Policy.DEDUP), cells=(told_at(moments, covered),))
+    assert check_named(evidence, "inflight_ready_coverage").verdict is verdict
+
+
+def test_one_late_leader_does_not_make_most_of_a_cell_wrong() -> None:
+    """Forty leaders in time, one late with four hundred who waited for it."""
+    errors = (0.0,) * 40 + (1.0,) * 400
+    seconds = tuple(map(float, range(40))) + (99.0,) * 400
+    cell = CellEvidence(Target.INFLIGHT_READY, "a", 440, errors, seconds, 41.0)
+    evidence = replace(good(Policy.DEDUP), cells=(cell,))
+    assert check_named(evidence, "inflight_ready_bias").verdict is Verdict.INCONCLUSIVE
+    apart = replace(cell, told_seconds=())
+    evidence = replace(evidence, cells=(apart,))
+    assert check_named(evidence, "inflight_ready_bias").verdict is Verdict.FAIL
+
+
 @given(POLICIES)
 def test_nothing_seen_is_doubt(policy: Policy) -> None:
     nothing = GateEvidence(

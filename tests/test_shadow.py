@@ -212,6 +212,19 @@ def test_an_engine_that_shares_by_itself_is_native() -> None:
     assert saved(savings, delay_hits=1, share=0.0)["dedup"].verdict is Verdict.UNPROVEN
 
 
+def test_what_would_save_surely_is_not_native_however_little_is_computed_twice() -> None:
+    """Behind a long queue an engine that does not share still computes little twice."""
+    savings = Savings()
+    for _ in range(MIN_EPISODES):
+        savings.add(Candidate.PLACEBO, Difference(0.0, 0.0, 0.0, 0.0, 4))
+        savings.add(Candidate.DEDUP, Difference(5.0, 0.0, 0.0, 0.0, 4))
+    found = saved(savings, delay_hits=MIN_DELAY_HITS, share=0.0)["dedup"]
+    assert found.verdict is Verdict.SHOWN
+    for _ in range(60):
+        savings.add(Candidate.DEDUP, Difference(-5.0, 0.0, 0.0, 0.0, 4))
+    assert saved(savings, delay_hits=MIN_DELAY_HITS, share=0.0)["dedup"].verdict is Verdict.NATIVE
+
+
 def follower_story() -> Story:
     """A leader computes in chunks; its follower is let in beside it all the same."""
     story = Story()

@@ -99,7 +99,7 @@ def _data() -> list[Row]:
 
 
 def _accuracy() -> list[Row]:
-    worst = f"of the worst cell with {gate_accuracy.MIN_CELL_PAIRS} outcomes"
+    worst = f"of the worst cell with outcomes at {gate_accuracy.MIN_CELL_PAIRS} moments"
     fails = f"fails beyond doubt (one-sided {gate_accuracy.ALPHA:.1%}), else open"
     return [
         (
@@ -225,9 +225,11 @@ def _bad_cells() -> list[str]:
         "",
         f"A shape cell that stands out in {bad_cells.BAD_WINDOWS} of its last "
         f"{bad_cells.LAST_WINDOWS} windows of {bad_cells.WINDOW_SECONDS / 60:.0f} minutes "
-        f"(false-discovery rate {bad_cells.FALSE_DISCOVERIES:.0%}, windows with fewer than "
-        f"{bad_cells.MIN_PAIRS} outcomes not counted) is listed with examples and stays outside "
-        "every policy's scope until it no longer does.",
+        f"(false-discovery rate {bad_cells.FALSE_DISCOVERIES:.0%}, windows with outcomes at fewer "
+        f"than {bad_cells.MIN_PAIRS} moments not counted) is listed with examples and stays "
+        "outside every policy's scope until it no longer does. What is told at one moment hangs "
+        "together, as all do who wait for one leader: it counts once where a share is judged "
+        "beyond doubt.",
         "",
     ]
 

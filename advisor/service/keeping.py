@@ -53,9 +53,14 @@ class Keeper:
     """Audit and store of one sidecar. All but `open` in the ingest thread."""
 
     def __init__(
-        self, folder: Path, config_digest: str = "", shares: Shares = DEFAULT_SHARES
+        self,
+        folder: Path,
+        config_digest: str = "",
+        shares: Shares = DEFAULT_SHARES,
+        seed: str = "",
     ) -> None:
-        """`shares`: of what a canary treats, and of what is left alone when it is enforced."""
+        """`shares`: of what a canary treats, and of what is left alone when it is enforced; `seed`:
+        of its draws, where a run is to be repeated; else nobody knows it beforehand."""
         self.folder = folder
         self.audit = Audit(folder)
         self.store = PolicyStore(folder)
@@ -65,7 +70,7 @@ class Keeper:
         self.engine_version: Callable[[], str] = lambda: ""
         self._config_digest = config_digest
         self._shares = shares
-        self._seed = secrets.token_hex(SEED_BYTES)
+        self._seed = seed or secrets.token_hex(SEED_BYTES)
         self._control: ControlPlane | None = None
         self._entries: deque[tuple[str, dict[str, object]]] = deque()
         self._reports: deque[GateReport] = deque()

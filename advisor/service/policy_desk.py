@@ -29,12 +29,13 @@ logger = logging.getLogger(__name__)
 class PolicyDesk:
     """One per sidecar that serves. All but `open` and the kill switch in the ingest thread."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, seed: str = "") -> None:
+        """`seed`: of a canary's draws, where a run is to be repeated."""
         self._settings = settings
         self.folder = policy_folder(settings)
         policies = settings.policies
         shares = Shares(policies.canary_percent, policies.control_percent)
-        self.keeper = Keeper(self.folder, config_digest(settings), shares)
+        self.keeper = Keeper(self.folder, config_digest(settings), shares, seed)
         configured = policies.kill_file
         files = [self.folder / KILL_FILE, *([configured] if configured else [])]
         self.kill_switch = KillSwitch(files)
