@@ -9,20 +9,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 from otel_collector import Collector, Handler, attributes, metrics_of, wait_for
 from served import free_port
+from story import Story
 
-from kvready.advisor.service import otel_post
+from kvready.advisor.service import otel, otel_post
 from kvready.advisor.service.otel import Telemetry
 from kvready.advisor.service.otel_counts import ExportCounts, Fate, Result, Signal
 from kvready.advisor.service.otel_courier import Courier
 from kvready.advisor.service.otel_headers import read_headers
+from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.snapshot import Snapshot
-from kvready.advisor.settings import load_settings
+from kvready.advisor.service.tally import PairTally
+from kvready.advisor.settings import Settings, load_settings
 from kvready.advisor.telemetry_settings import TelemetrySettings
 from kvready.collectors.collector import Level
 from kvready.collectors.errors import ServiceError, SettingsError
@@ -182,6 +190,51 @@ def test_an_answer_that_comes_a_byte_at_a_time_holds_up_no_more_than_one_export(
         }
         post.close()
     assert len(collector.sent) == 1, "the second export was left out"
+
+
+def waits(handler: Handler) -> None:
+    """Takes an export and answers when the test is over."""
+    handler.server.over.wait()
+
+
+def test_a_collector_that_never_answers_is_in_nobodys_way(told_story: Story, monkeypatch) -> None:
+    monkeypatch.setattr(otel, "STOP_SECONDS", 0.2)
+    counts = ExportCounts()
+    sidecar = Sidecar(Settings(), told_story.pipeline, PairTally(), exports=counts)
+    with Collector(waits) as collector:
+        settings = TelemetrySettings(export_endpoint=collector.url, export_seconds=1)
+        telemetry = Telemetry(settings, counts, sees_engine_spans=False)
+        sidecar.start()
+        telemetry.start(sidecar.take_snapshot)
+        wait_for(lambda: bool(collector.sent))
+        assert sidecar.ask(lambda: "answered") == "answered"
+        assert sidecar.take_snapshot().values
+        telemetry.stop()
+        sidecar.stop()
+        assert not collector.over.is_set(), "all of it while the export still hung"
+
+
+@pytest.mark.parametrize(
+    ("signal", "answer"),
+    [
+        (Signal.METRICS, ExportMetricsServiceResponse(
+            partial_success=ExportMetricsPartialSuccess(rejected_data_points=2))),
+        (Signal.TRACES, ExportTraceServiceResponse(
+            partial_success=ExportTracePartialSuccess(rejected_spans=2))),
+    ],
+)  # fmt: skip
+def test_each_signals_refusals_are_read_in_its_own_words(signal: Signal, answer: Message) -> None:
+    counts = ExportCounts()
+    body = answer.SerializeToString()
+    with Collector(lambda handler: handler.say(200, body)) as collector:
+        post = otel_post.Post(signal, counts)
+        assert post.post(collector.url, b"").ok
+        assert post.problem == "refused 2: "
+        collector.answer = lambda handler: handler.say(200)
+        assert post.post(collector.url, b"").ok
+        assert post.problem == ""
+        post.close()
+    assert counts.rejections() == {one: 2 * (one is signal) for one in Signal}
 
 
 def test_what_a_collector_took_and_refused_is_counted() -> None:

@@ -34,15 +34,14 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,254}")
 UNIT = re.compile(r"[\x21-\x7e]{0,63}")
 # What a Collector appends for a unit when it hands a metric on to Prometheus.
-WORDS = {"s": ["seconds"], "By": ["bytes"], "By/s": ["bytes", "per", "second"]}
+WORDS = {"s": "seconds", "By": "bytes"}
 
 
 def prometheus_name(name: str, unit: str, is_counter: bool, is_gauge: bool) -> str:
     """The name under which a Collector hands a metric on, as its translation defines it."""
     parts = re.split(r"[^A-Za-z0-9]+", name)
-    wanted = [] if unit.startswith("{") else WORDS.get(unit, [])
-    if wanted and not set(wanted) <= set(parts):
-        parts += wanted
+    if unit in WORDS and WORDS[unit] not in parts:
+        parts.append(WORDS[unit])
     if is_counter:
         parts = [part for part in parts if part != "total"] + ["total"]
     if unit == "1" and is_gauge:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +129,18 @@ def test_a_collector_that_is_away_is_seen_in_the_status_and_slows_no_end(
             code, errors = served.end()
         assert code == 0
         assert errors.count("not reached") <= 4, "said once, not each time"
+
+
+def test_whoever_exports_nothing_loads_nothing_for_it() -> None:
+    check = (
+        "import sys, kvready.advisor.service.runner\n"
+        "heavy = {'requests', 'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()\n"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_variable_of_opentelemetry_switches_exports_on_and_one_switches_them_off(

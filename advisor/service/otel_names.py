@@ -12,7 +12,7 @@ NAMESPACE = "kvready."
 TOTAL = "_total"
 
 # As UCUM spells them; whatever is counted is an annotation, in the singular.
-UCUM = {"": "", "seconds": "s", "bytes": "By", "ratio": "1", "bytes_per_second": "By/s"}
+UCUM = {"": "", "seconds": "s", "bytes": "By", "ratio": "1"}
 PLURALS = (("ies", "y"), ("ches", "ch"), ("s", ""))
 ALIKE = frozenset({"series"})  # in singular and plural
 
