@@ -11,6 +11,7 @@ from enum import StrEnum
 from kvready.advisor.backcasts import waits_of
 from kvready.advisor.bounded_names import OVERFLOW, UNNAMED, BoundedNames
 from kvready.advisor.distribution import WAIT_BUCKETS, Distribution
+from kvready.advisor.known_traces import KnownTraces
 from kvready.advisor.outside_model import BackcastTarget
 from kvready.advisor.requests import RequestState
 from kvready.advisor.served import Ended, Served, judge
@@ -76,6 +77,7 @@ class ServiceAccount:
         self.surfaces: Counter[Surface] = Counter()  # where arrivals were seen
         self.reported: Counter[Served] = Counter()  # told from outside, of the same requests
         self.reported_ttft = Distribution(WAIT_BUCKETS)
+        self.traces = KnownTraces()
         self.reuse_tokens = 0
         self.reuses = 0
 
@@ -122,6 +124,7 @@ class ServiceAccount:
 
     def report(self, report: RequestReported) -> None:
         """A request as taps outside the engine saw it: apart from what the observer tells."""
+        self.traces.report(report)
         ttft_seconds = waits_of(report)[BackcastTarget.TTFT]
         if ttft_seconds is not None:
             self.reported_ttft.add(ttft_seconds, report.request_id)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 
 import pytest
+from full_page import full_snapshot
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Exemplar as PrometheusExemplar
 from story import Story
 
 from kvready.advisor.bounded_names import OVERFLOW
 from kvready.advisor.distribution import WAIT_BUCKETS, Distribution
+from kvready.advisor.known_traces import MAX_TRACES, KnownTraces
+from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service import series
 from kvready.advisor.service.catalogue import CATALOGUE, MAX_SERIES, by_name, reachable
 from kvready.advisor.service.exposition import Exposition, families
-from kvready.advisor.service.metric import IDENTITY, PREFIX, Family, Kind
+from kvready.advisor.service.metric import IDENTITY, PREFIX, Family
 from kvready.advisor.service.series import described, exported
 from kvready.advisor.service.sidecar import Replayed, Sidecar
 from kvready.advisor.service.snapshot import (
@@ -27,34 +31,19 @@ from kvready.advisor.service.snapshot import (
 )
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.tap_labels import MAX_SHOWN_TAPS, TapLabels
-from kvready.advisor.service_account import MAX_CLASSES, By
+from kvready.advisor.service_account import By
 from kvready.advisor.settings import Settings
 from kvready.collectors.collector import Coverage, Level, Stability
-from kvready.collectors.records import TapState
+from kvready.collectors.records import Ingested, RequestReported, Surface, TapState
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TTFT = f"{PREFIX}ttft_by_class_seconds"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 HOSTILE = ('"', "\\", "\n", '"} 1 # {a="b"} 2', "é" * 40, "\u2028")
 
 
 def page(snapshot: Snapshot, accept: str = "") -> str:
     return Exposition(lambda: snapshot).render(accept)[0].decode()
-
-
-def full_snapshot(taps: int = 200, classes: int = MAX_CLASSES) -> Snapshot:
-    """Every child of the catalogue that there can be."""
-    labels = TapLabels(f"tap-{number}" for number in range(taps)).labels
-    names = tuple(f"class-{number}" for number in range(classes))
-    values, histograms = {}, {}
-    for metric in CATALOGUE:
-        if metric.kind is Kind.HISTOGRAM:
-            one = Histogram((1,) * (len(metric.buckets) + 1), 1.0)
-            histograms[metric.name] = dict.fromkeys(metric.children(labels, names), one)
-        elif metric.is_identity:
-            values[metric.name] = {tuple(f"{one.name}-x" for one in metric.labels): 1.0}
-        else:
-            values[metric.name] = dict.fromkeys(metric.children(labels, names), 1.0)
-    return Snapshot(frozenset(Level), labels, values, histograms, names)
 
 
 @pytest.fixture
@@ -118,32 +107,79 @@ def test_an_example_lies_in_its_bucket_and_names_a_request_of_the_day(sidecar: S
     assert found > len(By)
 
 
-@pytest.mark.parametrize("request_id", [*HOSTILE, "x" * 119])
-def test_an_id_that_a_scraper_might_stumble_over_makes_no_example(request_id: str) -> None:
+def told_by(pipeline: Pipeline, *seen: tuple[float, str]) -> Histogram:
+    """Waits of requests, each told at 1.5 s."""
     waits = Distribution(WAIT_BUCKETS)
-    waits.add(0.01, request_id, 1.0)
-    waits.add(0.2, "cmpl-a/b.c:0@x+y=z", 1.0)
-    told = histogram_of(waits, 100.0)
-    assert [one for one in told.exemplars if one] == [Exemplar(0.2, "cmpl-a/b.c:0@x+y=z", 101.0)]
+    for value, request_id in seen:
+        waits.add(value, request_id, 1.5)
+    return histogram_of(waits, pipeline)
+
+
+@pytest.mark.parametrize("request_id", [*HOSTILE, "x" * 79])
+def test_an_id_that_a_scraper_might_stumble_over_makes_no_example(request_id: str) -> None:
+    told = told_by(Pipeline(), (0.01, request_id), (0.2, "cmpl-a/b.c:0@x+y=z"))
+    assert [one for one in told.exemplars if one] == [Exemplar(0.2, "cmpl-a/b.c:0@x+y=z", None)]
     assert sum(told.counts) == 2  # and is counted all the same
 
 
-@pytest.mark.parametrize("offset_seconds", [None, 100.0])
-def test_an_example_carries_its_time_where_that_can_be_placed(offset_seconds: float | None) -> None:
-    waits = Distribution(WAIT_BUCKETS)
-    waits.add(0.01, "r", 1.5)
-    snapshot = Snapshot(
-        frozenset(Level), (), {}, {TTFT: {("untold",): histogram_of(waits, offset_seconds)}}
-    )
-    found = [
+def exemplars_of(histogram: Histogram) -> list[PrometheusExemplar]:
+    """As a scraper reads them."""
+    snapshot = Snapshot(frozenset(Level), (), {}, {TTFT: {("untold",): histogram}})
+    return [
         sample.exemplar
         for family in parse_openmetrics(page(snapshot, OPENMETRICS))
         for sample in family.samples
         if sample.exemplar is not None
     ]
-    [one] = found
+
+
+@pytest.mark.parametrize("offset_seconds", [None, 100.0])
+def test_an_example_carries_its_time_where_that_can_be_placed(offset_seconds: float | None) -> None:
+    pipeline = Pipeline()
+    if offset_seconds is not None:
+        pipeline.outside.clock.observe(1.0, 1.0 + offset_seconds)
+    [one] = exemplars_of(told_by(pipeline, (0.01, "r")))
     assert (one.labels, one.value) == ({"request_id": "r"}, 0.01)
     assert one.timestamp is None if offset_seconds is None else float(one.timestamp) == 101.5
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "trace_id"),
+    [
+        (f"00-{TRACE}-00f067aa0ba902b7-01", TRACE),
+        ("", None),
+        ("nonsense", None),
+        (f"00-{TRACE[:-1]}-00f067aa0ba902b7-01", None),
+        (f'00-{TRACE[:-1]}"-00f067aa0ba902b7-01', None),
+    ],
+)
+def test_an_example_leads_to_its_trace_where_the_engines_span_told_of_one(
+    traceparent: str, trace_id: str | None
+) -> None:
+    pipeline = Pipeline()
+    report = RequestReported("cmpl-a-0", Surface.FRONTEND, traceparent=traceparent)
+    pipeline.ingest(Ingested(1, 1.0, "spans", report))
+    pipeline.outside.backcaster.tick(60.0, pipeline.outside.clock)
+    [one] = exemplars_of(told_by(pipeline, (0.01, "cmpl-a-0-b673a854")))  # the scheduler's name
+    expected = {"request_id": "cmpl-a-0-b673a854"}
+    assert one.labels == expected | ({"trace_id": trace_id} if trace_id else {})
+
+
+def test_the_longest_labels_of_an_example_fit_into_openmetrics() -> None:
+    longest = Exemplar(0.01, "x" * 78, None, TRACE)
+    none = (None,) * len(WAIT_BUCKETS)
+    histogram = Histogram((1, *(0,) * len(WAIT_BUCKETS)), 0.01, (longest, *none))
+    [one] = exemplars_of(histogram)
+    assert sum(len(name) + len(value) for name, value in one.labels.items()) == 128
+
+
+def test_only_the_latest_traces_are_remembered() -> None:
+    traces = KnownTraces()
+    for number in range(MAX_TRACES + 1):
+        traceparent = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
+        traces.report(RequestReported(f"r{number}", Surface.FRONTEND, traceparent=traceparent))
+    assert traces.of("r0") == ""
+    assert traces.of(f"r{MAX_TRACES}") == f"{MAX_TRACES + 1:032x}"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -19,6 +19,8 @@ from kvready.advisor.service.metric import Kind, Metric
 from kvready.advisor.service.series import Child, exported
 from kvready.advisor.service.snapshot import Exemplar, Histogram, Snapshot
 
+TRACE_ID = "trace_id"  # as Grafana looks for it
+
 
 class Exposition:
     """Renders what `take` returns. Nothing is kept between scrapes."""
@@ -86,4 +88,7 @@ def _histogram(
 
 def _exemplar(seen: Exemplar) -> _Exemplar:
     """Only OpenMetrics carries these; the plain format leaves them out."""
-    return _Exemplar({"request_id": seen.request_id}, seen.value, seen.wall_seconds)
+    labels = {"request_id": seen.request_id}
+    if seen.trace_id:
+        labels[TRACE_ID] = seen.trace_id
+    return _Exemplar(labels, seen.value, seen.wall_seconds)

@@ -34,10 +34,9 @@ def family_values(pipeline: Pipeline) -> dict[str, Children]:
 
 def family_histograms(pipeline: Pipeline) -> Histograms:
     """The histograms, with an example of each bucket."""
-    offset_seconds = pipeline.outside.clock.offset_seconds
 
     def told(distribution: Distribution) -> Histogram:
-        return histogram_of(distribution, offset_seconds)
+        return histogram_of(distribution, pipeline)
 
     service, lengths = pipeline.service, pipeline.lengths
     found: Histograms = {

@@ -27,6 +27,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Sample
 
 from kvready.advisor.service.catalogue import CATALOGUE
+from kvready.advisor.service.exposition import TRACE_ID
 from kvready.advisor.service.metric import Kind, Metric
 from kvready.advisor.service.otel_genai import ENGINE_INFO, aliases
 from kvready.advisor.service.otel_links import EngineTraces
@@ -144,7 +145,7 @@ class Instruments:
             return None
         span = self._traces.span_of(seen.labels.get("request_id", "")) if self._traces else None
         return Exemplar(
-            filtered_attributes=seen.labels,
+            filtered_attributes={k: v for k, v in seen.labels.items() if k != TRACE_ID},
             value=float(seen.value),
             time_unix_nano=int(float(seen.timestamp or 0.0) * 1e9),
             span_id=span.span_id if span else None,

@@ -245,7 +245,7 @@ class Sidecar:
                 **snapshot.forecast_values(self.pipeline, self.tally),
             },
             histograms={
-                **snapshot.error_histograms(self.tally, self.pipeline.outside.clock),
+                **snapshot.error_histograms(self.tally, self.pipeline),
                 **family_histograms(self.pipeline),
             },
         )

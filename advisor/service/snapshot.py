@@ -29,22 +29,21 @@ from kvready.collectors.records import Tier
 
 if TYPE_CHECKING:
     from kvready.advisor.copy_model import CopyCalibration
-    from kvready.advisor.distribution import Distribution, Example
+    from kvready.advisor.distribution import Distribution
     from kvready.advisor.pipeline import Pipeline
     from kvready.advisor.service.calls import Calls
     from kvready.advisor.service.intake import Intake
     from kvready.advisor.service.tally import PairTally
     from kvready.advisor.service.tap_labels import TapLabels
-    from kvready.collectors.clock import ClockMap
     from kvready.collectors.otlp_forward import Forwarder
     from kvready.collectors.recorder import Recorder
 
 Children = Mapping[tuple[str, ...], float]
 
 
-# OpenMetrics allows 128 characters for name and value of all labels; and not every scraper reads
-# an escaped quote there.
-EXEMPLAR_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,118}")
+# OpenMetrics allows 128 characters for names and values of all labels, of which a trace takes 40;
+# and not every scraper reads an escaped quote there.
+EXEMPLAR_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,78}")
 
 
 class Exemplar(msgspec.Struct, frozen=True):
@@ -53,6 +52,7 @@ class Exemplar(msgspec.Struct, frozen=True):
     value: float
     request_id: str
     wall_seconds: float | None
+    trace_id: str = ""  # empty: it was not sampled, or no tap takes the engine's spans
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -293,29 +293,35 @@ def forecast_values(pipeline: Pipeline, tally: PairTally) -> dict[str, Children]
     )
 
 
-def error_histograms(tally: PairTally, clock: ClockMap) -> Histograms:
+def error_histograms(tally: PairTally, pipeline: Pipeline) -> Histograms:
     """The error of paired forecasts, by target."""
-    offset_seconds = clock.offset_seconds
     return {
         f"{PREFIX}forecast_error_ratio": {
-            (target,): histogram_of(sums.ratios, offset_seconds)
-            for target, sums in tally.targets.items()
+            (target,): histogram_of(sums.ratios, pipeline) for target, sums in tally.targets.items()
         }
     }
 
 
-def histogram_of(distribution: Distribution, offset_seconds: float | None) -> Histogram:
-    """As it stands now, its examples placed on the wall clock, which is so far ahead."""
-    exemplars = tuple(_exemplar(one, offset_seconds) for one in distribution.examples)
+def histogram_of(distribution: Distribution, pipeline: Pipeline) -> Histogram:
+    """As it stands now, its examples placed on the wall clock and in their traces."""
+    offset_seconds = pipeline.outside.clock.offset_seconds
+    trace_of = pipeline.service.traces.of
+    exemplars = tuple(
+        Exemplar(
+            value=one.value,
+            request_id=one.request_id,
+            wall_seconds=_sum(one.seconds, offset_seconds),
+            trace_id=trace_of(one.request_id),
+        )
+        if one is not None and EXEMPLAR_ID.fullmatch(one.request_id) is not None
+        else None
+        for one in distribution.examples
+    )
     return Histogram(tuple(distribution.counts), distribution.total, exemplars)
 
 
-def _exemplar(one: Example | None, offset_seconds: float | None) -> Exemplar | None:
-    if one is None or EXEMPLAR_ID.fullmatch(one.request_id) is None:
-        return None
-    if one.seconds is None or offset_seconds is None:
-        return Exemplar(one.value, one.request_id, None)
-    return Exemplar(one.value, one.request_id, one.seconds + offset_seconds)
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
 
 
 def _by_direction(moved: Mapping[tuple[Tier, Tier], float]) -> Children:

@@ -23,6 +23,7 @@ from tests.bench import (
     load_model,
     planning,
     readiness,
+    scrape,
     tap,
     whatif,
 )
@@ -49,6 +50,7 @@ def rows_without_engine() -> Iterator[Row]:
     yield from intervals.interval_rows()
     yield from load_model.load_model_rows()
     yield from readiness.readiness_rows()
+    yield from scrape.scrape_rows()
     yield from planning.planning_rows()
     yield from whatif.whatif_rows()
     yield from canary.canary_rows()
