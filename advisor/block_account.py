@@ -22,6 +22,7 @@ class BlockAccount:
         # By family, idle blocks that an admission took: the next of it finds them held. That they
         # fall idle again while others wait is left out.
         self._woken: dict[int, int] = {}
+        self._loaded: dict[int, int] = {}  # by family, blocks that loads bring
 
     @property
     def own(self) -> int:
@@ -41,7 +42,8 @@ class BlockAccount:
         taken = job.blocks_needed
         if job.idle_blocks:
             taken += max(0, job.idle_blocks - self._woken.get(job.family, 0))
-        return max(0, taken - brought_tokens // self._limits.block_tokens)
+        brought = brought_tokens // self._limits.block_tokens
+        return max(0, taken - brought - self._loaded_by_others(job))
 
     def fits(self, job: Job, taken: int, promised: int) -> bool:
         """Whether it can be let in. Others' promised blocks are in its way only where it loads."""
@@ -57,6 +59,9 @@ class BlockAccount:
         job.blocks_held += taken
         if job.idle_blocks:
             self._woken[job.family] = max(job.idle_blocks, self._woken.get(job.family, 0))
+        if job.load_seconds > 0.0:
+            loaded = job.load_tokens // self._limits.block_tokens
+            self._loaded[job.family] = max(loaded, self._loaded.get(job.family, 0))
         job.blocks_needed = job.idle_blocks = 0
 
     def give_back(self, job: Job) -> None:
@@ -76,7 +81,8 @@ class BlockAccount:
         """Blocks of its prompt after so many tokens more: taken here, by an engine later."""
         if self._limits.reserves_output:
             return 0
-        computed = min(job.prompt_tokens, job.context_tokens + tokens)
+        found = job.context_tokens if job.running else max(job.context_tokens, job.promised_tokens)
+        computed = min(job.prompt_tokens, found + tokens)
         return self._blocks(job.prompt_tokens) - self._blocks(computed)
 
     def promised(
@@ -89,6 +95,13 @@ class BlockAccount:
         return sum(self.to_compute(job, shares.get(job.request_id, 0)) for job in computing) + sum(
             map(self.to_compute, loading)
         )
+
+    def _loaded_by_others(self, job: Job) -> int:
+        """Blocks of its load that another of its family loads; who has their names waits for it."""
+        if job.load_hashes or job.load_seconds <= 0.0:
+            return 0
+        own = job.load_tokens // self._limits.block_tokens
+        return min(own, self._loaded.get(job.family, 0))
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._limits.block_tokens)

@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     overlap: OverlapMode = OverlapMode.BEFORE_ADMISSION
     layers: int = 1
     reserves_output: bool = True  # an admission takes the blocks of the answer as well
+    finds_unfinished: bool = True  # what a leader has computed is found before it is done
 
 
 class Link(msgspec.Struct, frozen=True):

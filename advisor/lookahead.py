@@ -136,6 +136,7 @@ class Lookahead:
             overlap=engine.overlap,
             layers=engine.layers,
             reserves_output=engine.reserves_output,
+            finds_unfinished=engine.finds_unfinished,
         )
 
     def _under_way(self, moment: Moment) -> UnderWay:
@@ -205,6 +206,7 @@ class Lookahead:
             idle_blocks=idle,
             family=arrived.block_hashes[0] if arrived.block_hashes else 0,
             fetch_seconds=fetch,
+            load_tokens=state.host_tokens if load else 0,
         )
 
     def _unordered_fetch_seconds(

@@ -92,6 +92,11 @@ class Savings:
         """One more episode in which this one decided otherwise; the placebo is in all of them."""
         self._differences[candidate].append(difference)
 
+    @property
+    def needs_placebos(self) -> bool:
+        """Whether too few episodes tell yet how wrong such differences are."""
+        return len(self._differences[Candidate.PLACEBO]) < MIN_EPISODES
+
     def savings(
         self, relative_error: float, delay_hits: int, duplicate_share: float
     ) -> list[Saving]:

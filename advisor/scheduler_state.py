@@ -69,6 +69,7 @@ class SchedulerState:
         self._horizon_seconds = math.inf
         self._shares: dict[str, int] = {}  # tokens that the step at hand computes, by request
         self._put_loading_first()
+        self.blocks.free -= self.promised_blocks
 
     @property
     def rolled(self) -> Rolled:
@@ -343,6 +344,8 @@ class SchedulerState:
         self.waiting = [job for job in self.waiting if job.request_id not in found]
         self._put_loading_first()
         for job in admitted:
+            if self._parks and job.load_seconds > 0.0:
+                self._waits_for_another(job, math.inf)  # not any more: what that brought is found
             self.blocks.take(job, self.blocks.taken(job, self._brought_tokens(job)))
             self._admit(job, 0.0)
             job.context_tokens = found[job.request_id]
@@ -371,6 +374,8 @@ class SchedulerState:
         leader = self._by_id.get(job.leader)
         if leader is None:
             return job.promised_tokens
+        if not self._limits.finds_unfinished:
+            return job.context_tokens if leader.prefill_left > 0 else job.promised_tokens
         brought = leader.context_tokens + self._shares.get(job.leader, 0)
         return min(job.promised_tokens, brought - brought % self._limits.block_tokens)
 

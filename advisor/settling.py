@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -19,12 +19,15 @@ import msgspec
 from kvready.advisor.draws import BatchDraws, Ran
 from kvready.advisor.episode_roll import Arrival, Decided, Side, Start
 from kvready.advisor.jobs import UNBOUNDED, Job
+from kvready.advisor.lookahead import load_is_ordered
 from kvready.advisor.requests import Copy
 from kvready.advisor.rollforward import BatchCost
+from kvready.advisor.shared_loads import common_blocks
 from kvready.advisor.tape import POLL_SECONDS, Tape, find_in_hbm
 from kvready.collectors.records import OverlapMode, Tier
 
 QUEUED_SECONDS = 2e-3  # a copy that starts so soon after another's end waited for that
+IDLE_SECONDS = 1e-3  # between two batches; a busy engine plans sooner
 SHORTEST_SECONDS = 1e-9  # of what was ordered and took no time
 
 LoadSeconds = Callable[[int], float]
@@ -53,7 +56,7 @@ def settled(tape: Tape, load_seconds: LoadSeconds, batch_seconds: BatchCost) -> 
     """Where the engine does not park requests a batch's time has its loads in it: then batches and
     copies take what the models say, for both sides."""
     settling = _Settling(tape, load_seconds)
-    jobs = {name: settling.job(job) for name, job in tape.jobs.items()}
+    jobs = settling.jobs()
     start = msgspec.structs.replace(
         tape.start,
         jobs=[jobs[job.request_id] for job in tape.start.jobs],
@@ -103,14 +106,18 @@ class _Settling:
         if self.parks:
             self._draw_loads()
 
-    def job(self, job: Job) -> Job:
-        """With what is known of it since."""
-        job = msgspec.structs.replace(job)
-        self._settle_output(job)
-        if not job.running:
+    def jobs(self) -> dict[str, Job]:
+        """By request, with what is known of them since."""
+        jobs = {name: msgspec.structs.replace(job) for name, job in self._tape.jobs.items()}
+        waiting = [job for job in jobs.values() if not job.running]
+        for job in jobs.values():
+            self._settle_output(job)
+        for job in waiting:
             self._settle_found(job)
             self._settle_copies(job)
-        return job
+        for job in waiting:
+            self._settle_shared(job, jobs)
+        return jobs
 
     def _settle_output(self, job: Job) -> None:
         """How long it decodes; until it has ended nobody knows."""
@@ -167,7 +174,7 @@ class _Settling:
         for copy in (*state.copies, *awaited):
             if copy.is_backup:
                 continue
-            into_hbm = copy.decided.destination is Tier.HBM
+            into_hbm = copy in state.copies and copy.decided.destination is Tier.HBM
             seen = self._seen_seconds(copy, used[into_hbm])
             ordered = self._order_of(copy)
             if ordered is None:
@@ -178,6 +185,29 @@ class _Settling:
             elif (start := self._starts.get(id(copy))) is not None:
                 job.late_seconds, job.load_seconds = start
                 job.unseen_seconds = seen - self._ready_seconds(copy)
+
+    def _settle_shared(self, job: Job, jobs: Mapping[str, Job]) -> None:
+        """It ordered no load, since another had: it waits for that one, and would pay for its own
+        where it comes first."""
+        state = self._tape.states[job.request_id]
+        if not self.parks or load_is_ordered(state) or job.request_id not in self._tape.admitted:
+            return
+        for _, copy in state.waits_on:
+            owner = jobs.get(copy.decided.request_id)
+            if owner is None or not owner.load_hashes or self._order_of(copy) is None:
+                continue
+            chain, first = state.arrived.block_hashes, owner.load_hashes[0]
+            begin = chain.index(first) if first in chain else len(chain)
+            most = min(len(chain) - begin, len(owner.load_hashes))
+            shared = common_blocks(chain[begin:], owner.load_hashes, 0, most)
+            if shared:
+                tokens = shared * self._block_tokens
+                job.load_hashes = chain[begin : begin + shared]
+                missing = max(0, tokens - job.load_tokens)
+                job.blocks_needed += missing // self._block_tokens
+                job.load_tokens = tokens
+                job.load_seconds = max(SHORTEST_SECONDS, self._load_seconds(tokens))
+                return
 
     def _used(self, name: str) -> tuple[int | None, int | None]:
         """The passes that made use of what was fetched, and of what was loaded."""
@@ -194,14 +224,16 @@ class _Settling:
             return ready + POLL_SECONDS
         latest = self._begins[used]
         before = self.ran[used - 1] if used else None
-        if before is not None and before.begin_seconds + before.took_seconds <= ready:
-            return latest  # nothing ran: who is idle asks at once
+        if before is not None:
+            ended = before.begin_seconds + before.took_seconds
+            if ended <= max(ready, latest - IDLE_SECONDS):
+                return latest  # nothing ran: who is idle asks again and again
         earliest = ready
         first = bisect_right(self._begins, ready)  # the first pass that could
         if first == used - 1 and self._had_room(first) and self._is_next_after(ready, first):
             earliest = self._begins[first]
         usual = ready + POLL_SECONDS
-        return usual if earliest < usual < latest else (max(earliest, ready) + latest) / 2.0
+        return usual if earliest < usual < latest else min(latest, (earliest + latest) / 2.0)
 
     def _is_next_after(self, ready: float, first: int) -> bool:
         """Whether no pass before this one could have seen it."""
@@ -237,8 +269,8 @@ class _Settling:
             ran = self.ran[ordered]
             submitted = ran.begin_seconds + link.submit_seconds + link.step_share * ran.took_seconds
             started = self._started_seconds(copy, max(submitted, free))
-            if started - free <= QUEUED_SECONDS:
-                late, begun = min(0.0, started - submitted), free
+            if free >= submitted and started - free <= QUEUED_SECONDS:
+                late, begun = 0.0, free
             else:
                 late, begun = started - submitted, started
             self._starts[id(copy)] = _Start(late, max(SHORTEST_SECONDS, ready - begun))

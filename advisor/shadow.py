@@ -3,7 +3,8 @@
 Where a policy would have decided otherwise an episode begins: what the engine does from there on is
 written down, until nobody of those concerned still waits for a first token, or 30 s. Then the same
 requests are rolled forward from the same state by the engine's batches, by its own policy as we
-know it, and by each policy that differed. One episode at a time, so that a request counts once.
+know it, and by each policy that differed, with what chance gave the engine. One episode at a time,
+so that a request counts once.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from kvready.collectors.records import BatchFinished, BatchMember, BatchPlanned
 MAX_TAPE_BATCHES = 2_048
 MAX_TAPE_REQUESTS = 512
 EPISODE_SECONDS = 30.0
+MICROSECONDS = 6  # digits: two rolls that decide alike differ by the rounding of their sums
 
 SETTINGS = {
     Candidate.DEDUP: Settings(balance=False),
@@ -219,7 +221,7 @@ class Shadow:
                 placebo,
             ):
                 tape.differing.add(candidate)
-        tape.is_open = bool(tape.differing)
+        tape.is_open = bool(tape.differing) or self._totals.savings.needs_placebos
         if not tape.is_open:
             self._tape = None
 
@@ -261,7 +263,8 @@ class Shadow:
                 return None
             waits = episode.waits(actual, horizon) - episode.waits(side, horizon)
             both_whole = actual.whole and side.whole  # else they did not do the same work
-            return waits, actual.busy_seconds - side.busy_seconds if both_whole else 0.0
+            busy = actual.busy_seconds - side.busy_seconds if both_whole else 0.0
+            return round(waits, MICROSECONDS), round(busy, MICROSECONDS)
 
         wrong = saved(None)
         if wrong is None:

@@ -161,7 +161,7 @@ class Tape:
         state = SchedulerState(start.jobs, None, start.limits, start.link, None)
         for members in start.under_way.batches:
             state.admit_members(members)
-        before = state.blocks.own
+        before = state.blocks.own + state.promised_blocks
         state.follow(self.passes[0].members, self.passes[0].loads)
         return before - state.blocks.own - state.promised_blocks
 

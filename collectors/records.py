@@ -78,6 +78,7 @@ class EngineDescribed(Observed, frozen=True, tag="engine_described"):
     gather_workers: int = 0  # threads or SMs of the host tier's gather; 0: untold
     request_token_limit: int = 0  # prefill tokens of one request in a batch; 0: only the batch's
     reserves_output: bool = False  # a request's blocks are taken for its answer too, as it comes in
+    finds_unfinished: bool = True  # a prompt's blocks are found as it is computed, not once it is
 
 
 class BlocksStored(Record, frozen=True, tag="blocks_stored"):

@@ -76,4 +76,5 @@ def described(machine: SimMachine, block_tokens: int, flags: Obeyed) -> EngineDe
         load_method=flags.copy_method,
         request_token_limit=made.engine.chunk_tokens,
         reserves_output=True,
+        finds_unfinished=False,
     )
