@@ -21,7 +21,9 @@ from served import Served, free_port, serving
 from kvready.advisor.service.otel_counts import ExportCounts
 from kvready.advisor.service.runner import telemetry_of
 from kvready.advisor.settings import Settings
+from kvready.advisor.tap_settings import TapSettings
 from kvready.advisor.telemetry_settings import TelemetrySettings
+from kvready.collectors.errors import SettingsError
 
 TRACE, SPAN = bytes.fromhex("0af7651916cd43dd8448eb211c80319c"), bytes.fromhex("b7ad6b7169203331")
 SCHEDULED, REPORTED = "cmpl-a-0-b673a854", "cmpl-a-0"  # one request's names
@@ -154,3 +156,17 @@ def test_no_variable_of_opentelemetry_switches_exports_on_and_one_switches_them_
     made.stop()
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert telemetry_of(named, ExportCounts()) is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_exports_into_ones_own_receiver_are_refused(host: str) -> None:
+    settings = Settings(
+        taps=TapSettings(otlp_http_port=4318),
+        telemetry=TelemetrySettings(export_endpoint=f"http://{host}:4318"),
+    )
+    with pytest.raises(SettingsError, match="--export-endpoint"):
+        telemetry_of(settings, ExportCounts())
+    elsewhere = TelemetrySettings(export_endpoint=f"http://{host}")
+    other = telemetry_of(Settings(telemetry=elsewhere), ExportCounts())
+    assert other is not None
+    other.stop()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -181,15 +182,22 @@ def attached(settings: Settings, desk: PolicyDesk | None = None) -> Iterator[Sid
 
 def telemetry_of(settings: Settings, exports: ExportCounts) -> Telemetry | None:
     """What exports over OTLP; None unless a collector is configured. Raises `SettingsError`."""
-    if settings.telemetry.export_endpoint is None:
+    endpoint, taps = settings.telemetry.export_endpoint, settings.taps
+    if endpoint is None:
         return None
+    to = urlsplit(endpoint)
+    own_port = taps.otlp_http_port
+    if own_port and own_port == to.port and to.hostname in (taps.otlp_host, "localhost"):
+        raise SettingsError(
+            f"{endpoint} is where this sidecar takes the engine's spans (taps.otlp_http_port); "
+            "name the collector behind it in telemetry.export_endpoint (--export-endpoint)"
+        )
     try:
         from kvready.advisor.service import otel  # a third of a second, for those who export
     except ImportError:
         raise SettingsError(
             "exporting needs packages that are missing; pip install 'kvready[sidecar]'"
         ) from None
-    taps = settings.taps
     receives = taps.otlp_http_port is not None or taps.otlp_grpc_port is not None
     return None if otel.is_disabled() else otel.Telemetry(settings.telemetry, exports, receives)
 
