@@ -193,7 +193,7 @@ def telemetry_of(settings: Settings, exports: ExportCounts) -> Telemetry | None:
             "name the collector behind it in telemetry.export_endpoint (--export-endpoint)"
         )
     try:
-        from kvready.advisor.service import otel  # a third of a second, for those who export
+        from kvready.advisor.service import otel  # a tenth of a second, for those who export
     except ImportError:
         raise SettingsError(
             "exporting needs packages that are missing; pip install 'kvready[sidecar]'"
