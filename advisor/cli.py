@@ -16,6 +16,7 @@ OUTPUT = "the standard output"
 SIDECAR_MODULES = frozenset(
     {
         "fastapi",
+        "h11",
         "httpx",
         "prometheus_client",
         "pydantic",

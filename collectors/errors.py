@@ -7,7 +7,8 @@ KvreadyError
 ├── UnsupportedEngine   an engine or version outside what was tested; we refuse rather than guess
 ├── WorkloadError       a trace cannot be read, or no workload can be made of what was asked
 ├── QuestionError       a question about readiness cannot be answered as it was put
-└── ServiceError        the sidecar cannot take its place (port in use, missing extra)
+├── ServiceError        the sidecar cannot take its place (port in use, missing extra)
+└── UpstreamError       the server behind the gateway cannot be reached, or breaks off
 """
 
 from __future__ import annotations
@@ -58,3 +59,13 @@ class QuestionError(KvreadyError):
 
 class ServiceError(KvreadyError):
     """The sidecar cannot take its place."""
+
+
+class UpstreamError(KvreadyError):
+    """The server behind the gateway cannot be reached, or breaks off."""
+
+    def __init__(self, status: int, message: str, *, is_unreachable: bool = False) -> None:
+        """`status`: of the answer that a client gets where none has begun."""
+        super().__init__(message)
+        self.status = status
+        self.is_unreachable = is_unreachable  # no connection could be made

@@ -14,6 +14,7 @@ from kvready.advisor.commands import (
     evidence,
     explain,
     gate,
+    gateway,
     live,
     outside,
     policy,
@@ -39,6 +40,7 @@ app.command("doctor")(outside.doctor)
 app.add_typer(calibrate.app, name="calibrate")
 app.command("serve")(live.serve)
 app.command("record")(live.record)
+app.command("gateway")(gateway.gateway)
 app.command("replay")(recorded.replay)
 app.command("report")(recorded.report)
 app.command("evaluate")(evaluate.evaluate)
