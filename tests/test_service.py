@@ -432,13 +432,16 @@ def test_another_engines_events_are_told_with_the_reason_wherever_one_looks(
 ) -> None:
     foreign = [1.0, [["BlockStored", [-1], None, [1], 1, None]], 0]
     with Publisher(short_dir) as engine:
-        flags = ("--kv-events", engine.events, "--silence-seconds", "1")
+        # Long enough that on a busy machine too the first message comes before silence is told of.
+        flags = ("--kv-events", engine.events, "--silence-seconds", "6")
         with serving("serve", *flags, port=free_port) as served:
 
             def refused() -> bool:
                 engine.send_payload(msgspec.msgpack.encode(foreign))
                 ready = served.get("/readyz")
-                return ready.status_code == 503 and "SGLang" in ready.json()["detail"]
+                [tap] = served.get("/v1/status").json()["taps"]
+                is_told = ready.status_code == 503 and "SGLang" in ready.json()["detail"]
+                return is_told and tap["state"] == "silent"
 
             served.wait_for(refused)
             [tap] = served.get("/v1/status").json()["taps"]
