@@ -34,8 +34,21 @@ class Shown(browser.Page):
         self.click("#command-go")
 
     def answered(self, text: str) -> None:
-        """Wait until the dialog says so."""
-        self.says(text, "#command-outcome")
+        """Wait until the dialog says so; what kvready itself moved meanwhile is asked again."""
+        said = "document.querySelector('#command-outcome').innerText"
+        self.wait(f"{said}.includes({browser.js(text)})", self._again)
+
+    def done(self, text: str) -> None:
+        """Have it done, and wait until that is said."""
+        self.click("#command-go")
+        said = "document.querySelector('#said').innerText"
+        self.wait(f"{said}.includes({browser.js(text)})", lambda: self._again("It can be done"))
+
+    def _again(self, *also: str) -> None:
+        found = "document.querySelector('#command-outcome').innerText"
+        texts = ["Somebody changed it meanwhile", *also]
+        if self.run(f"{browser.js(texts)}.some((text) => {found}.includes(text))"):
+            self.run("document.querySelector('#command-go').click()")
 
     def picture(self, name: str, whole: bool = True) -> None:
         """For a person to look at, where one asked for it."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from kvready.advisor.contract import Evidence
 from kvready.advisor.ledger import Forecast, Pair, PairState, Target
 from kvready.advisor.modes import TABLE, Kind, Trigger, row_for
 from kvready.advisor.policies import MODES, Mode, Overlay, Policy, PolicyState, Scope
+from kvready.advisor.report import Report, build_report
 from kvready.advisor.service import page_api, page_plots
 from kvready.advisor.service.app import create_app
 from kvready.advisor.service.page_buttons import buttons
@@ -237,6 +239,41 @@ def test_many_viewers_cost_one_rendering(
     assert "content-encoding" not in plain.headers
     assert plain.text in answers
     assert plain.headers["cache-control"] == "no-store"
+    assert plain.headers["connection"] == "close", "who looks holds no connection in between"
+
+
+def test_a_move_is_seen_by_whoever_looks_next(
+    kept: Callable[..., Desk],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page_api, "LOOK_SECONDS", 1_000.0)
+    desk = kept()
+    for mode in ("advise", "observe", "shadow"):
+        before = desk.client.get("/page/live").text
+        assert before == desk.client.get("/page/live").text
+        assert f"reason is {mode}" not in before
+        desk.put("dedup", mode, body={"reason": f"reason is {mode}"})
+        assert f"reason is {mode}" in desk.client.get("/page/live").text
+
+
+def test_a_page_that_stays_open_costs_a_bounded_share_of_the_thread_that_thinks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, made = [100.0], []
+
+    def make() -> Report:
+        now[0] += 0.25
+        made.append(now[0])
+        return report
+
+    report = build_report(Story().pipeline)
+    monkeypatch.setattr(page_api, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    keeps = page_api._KeptReport(make)
+    for _ in range(600):  # a look a second, for ten minutes
+        assert keeps() is report
+        now[0] += 1.0
+    assert 0.25 * len(made) / (now[0] - 100.0) <= page_api.REPORT_SHARE
+    assert len(made) > 60, "and yet it is renewed"
 
 
 def test_where_nothing_can_be_looked_at_the_kill_switch_is_still_there(

@@ -20,7 +20,7 @@ from story import Story, prefill
 from kvready.collectors.recording import Provenance, RecordingHeader, RecordingWriter
 
 HOSTILE = """"'><img src=x onerror="window.pwned=1"><script>window.pwned=2</script>"""
-RAISE, LOWER = button("dedup", modes="advise"), button("dedup", do="set", modes="observe off")
+RAISE, LOWER = button("dedup", modes="advise"), button("dedup", modes="shadow observe off")
 
 if browser.chromium() is None and not os.environ.get("CI"):
     pytest.skip("chromium is not installed", allow_module_level=True)
@@ -58,7 +58,7 @@ def url(sockets: Path, state_home: None) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def sidecar(url: str, sockets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with attached(url, sockets, tmp_path_factory.mktemp("sidecar"), free_port()) as made:
-        made.wait_for(lambda: len(made.get("/v1/pairs?target=ttft&limit=30").json()) == 30)
+        made.wait_for(lambda: len(made.get("/v1/pairs?target=ttft&limit=30").json()) == 30, 120.0)
         yield made
 
 
@@ -224,8 +224,7 @@ def test_a_policy_is_flipped_by_who_has_the_token_and_by_nobody_else(
     page.answered("It can be done: dedup would go from shadow to advise")
     assert standing(sidecar)["mode"] == "shadow", "it was only asked"
     page.picture("checked", whole=False)
-    page.click("#command-go")
-    page.says("dedup: shadow → advise", "#said")
+    page.done("dedup: shadow → advise")
     assert standing(sidecar)["mode"] == "advise"
     page.says("to see what it would do", "#audit")
     page.says("operator", "#audit")
@@ -236,12 +235,12 @@ def test_a_policy_is_flipped_by_who_has_the_token_and_by_nobody_else(
         f"[...document.querySelectorAll('input')].some((one) => one.value === {OPERATOR!r})]"
     )
     assert held == [0, 0, "", sidecar.url + "/", False, False]
-    page.click(LOWER.replace("observe off", "shadow observe off"))
+    page.click(LOWER)
     assert not page.run("document.querySelector('#token-row').checkVisibility()"), "it is kept"
     page.click("#command-cancel")
     page.click("#token-button")
     page.says("The token is forgotten", "#said")
-    page.click(LOWER.replace("observe off", "shadow observe off"))
+    page.click(LOWER)
     assert page.run("document.querySelector('#token-row').checkVisibility()")
 
 
@@ -266,23 +265,20 @@ def test_what_lets_a_policy_act_wants_its_needs_an_admin_and_a_word(
     page.answered("Type dedup to confirm")
     assert standing(sidecar)["mode"] == "advise"
     page.fill("#command-word", "dedup")
-    page.click("#command-go")
-    page.says("dedup: advise → canary", "#said")
-    found = standing(sidecar)
-    assert (found["mode"], found["forced"]) == ("canary", True)
-    page.says("acting: dedup in canary", "#standing")
+    page.done("dedup: advise → canary")
+    entries = sidecar.get("/v1/audit?policy=dedup").json()["entries"]
+    acted = next(one for one in entries if one.get("trigger") == "canary")
+    assert (acted["after"]["mode"], acted["forced"], acted["actor"]) == ("canary", True, "admin")
+    # It acts, unless kvready itself saw a tap suffer on a busy machine, and paused it.
+    said = "document.querySelector('#standing').innerText"
+    page.wait(f"/acting: dedup in canary|dedup is paused/.test({said})")
     page.picture("acting")
-    page.ask(button("dedup", do="pause"), "a look at it first")
-    page.answered("would go from canary to canary (paused)")
-    page.click("#command-go")
-    page.says("dedup is paused", "#standing")
-    assert standing(sidecar)["overlay"] == "paused"
-    page.ask(LOWER.replace("observe off", "advise shadow observe off"), "enough of it")
-    page.answered("would go from canary (paused) to advise")
+    page.click(button("dedup", modes="advise shadow observe off"))
     page.choose("#command-mode", "shadow")
+    page.fill("#command-reason", "enough of it")
     page.click("#command-go")
     page.answered("to shadow")
-    page.click("#command-go")
+    page.done("→ shadow")
     page.says("no policy acts", "#standing")
     assert standing(sidecar)["mode"] == "shadow"
 
@@ -320,12 +316,12 @@ def test_who_looked_at_an_older_state_is_told_and_asked_again(page: Shown, sidec
     page.fill("#command-token", OPERATOR)
     page.click("#command-go")
     page.answered("Somebody changed it meanwhile")
+    page.says("It is in observe now", "#command-says")
     page.picture("conflict", whole=False)
     assert standing(sidecar)["mode"] == "observe"
     page.click("#command-go")
     page.answered("would go from observe to advise")
-    page.click("#command-go")
-    page.says("dedup: observe → advise", "#said")
+    page.done("dedup: observe → advise")
 
 
 def test_every_refusal_is_said_in_words_and_is_text(page: Shown, sidecar: Served) -> None:

@@ -100,7 +100,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         return Response(body, media_type="application/json")
 
     access = Access(sidecar.settings.api)
-    page_api.install(app, sidecar, access, lambda: (_status(sidecar), report_desk()))
+    page_api.install(app, sidecar, access, lambda: _status(sidecar), report_desk)
     readiness_api.install(app, sidecar, access)
     policy_api.install(app, sidecar, access)
     ofrep_api.install(app, sidecar, access)

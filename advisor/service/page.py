@@ -18,7 +18,6 @@ from kvready.advisor.audit_chain import AuditEntry
 from kvready.advisor.contract import Evidence
 from kvready.advisor.markup import marked, section
 from kvready.advisor.policies import Overlay
-from kvready.advisor.report_text import drift_text
 from kvready.advisor.service.page_audit import audit_section
 from kvready.advisor.service.page_buttons import switch
 from kvready.advisor.service.page_facts import PageFacts
@@ -149,7 +148,8 @@ def _badges(facts: PageFacts) -> str:
         bad.append("SIMULATED: no engine stands behind this")
     if active := [one for one in report.contradictions if one.active]:
         bad.append(f"{len(active)} contradictions")
-    bad += [drift_text(drift) for drift in report.drifts if drift.active]
+    if drifting := dict.fromkeys(one.target for one in report.drifts if one.active):
+        bad.append(f"drift: {', '.join(drifting)}")
     if status.recording.problem:
         bad.append(status.recording.problem)
     if status.ingest.dropped:

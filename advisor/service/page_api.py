@@ -40,18 +40,29 @@ GUARDS = {
     "cross-origin-resource-policy": "same-origin",
 }
 FRESH = GUARDS | {"cache-control": "no-store"}
+# Who looks holds no connection between two looks: there are few, and hooks and scrapers need them.
+LOOKED = FRESH | {"connection": "close"}
 KEPT = GUARDS | {"cache-control": "public, max-age=31536000, immutable"}
 ANSWERS: dict[int | str, dict[str, Any]] = problems.REFUSED | {
     503: {"description": "Nothing can be looked at now", "content": {"text/html": {}}}
 }
+NEVER = float("-inf"), "", b"", ""
 LOOK_SECONDS = 1.0  # however many look at the page, it is made so often
+# A report over a full ledger takes a good part of a second of the ingest thread: pages that stay
+# open make one so rarely that it costs no more than this share.
+REPORT_SHARE = 1 / 30
 
-Read = Callable[[], tuple[Status, Report]]  # in the ingest thread
 
-
-def install(app: FastAPI, sidecar: Sidecar, access: Access, read: Read) -> None:
-    """Add the routes."""
-    looks = _Looks(sidecar, access, read)
+def install(
+    app: FastAPI,
+    sidecar: Sidecar,
+    access: Access,
+    status: Callable[[], Status],
+    report: Callable[[], Report],
+) -> None:
+    """Add the routes. `status` and `report` are asked in the ingest thread."""
+    kept = _KeptReport(report)
+    looks = _Looks(sidecar, access, lambda: (status(), kept()))
 
     @app.get("/", summary="What is going on, for a person on call", response_class=HTMLResponse,
              responses=ANSWERS)  # fmt: skip
@@ -65,8 +76,8 @@ def install(app: FastAPI, sidecar: Sidecar, access: Access, read: Read) -> None:
     def live(request: Request, target: Target = Target.TTFT) -> HTMLResponse:
         packed = looks.live(request, target)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return HTMLResponse(packed, headers=FRESH | {"content-encoding": "gzip"})
-        return HTMLResponse(gzip.decompress(packed), headers=FRESH)
+            return HTMLResponse(packed, headers=LOOKED | {"content-encoding": "gzip"})
+        return HTMLResponse(gzip.decompress(packed), headers=LOOKED)
 
     @app.get(f"/{FOLDER}/{{name}}", include_in_schema=False)
     def file(name: str) -> Response:
@@ -76,15 +87,35 @@ def install(app: FastAPI, sidecar: Sidecar, access: Access, read: Read) -> None:
         return Response(found.content, media_type=found.media_type, headers=KEPT)
 
 
+class _KeptReport:
+    """A report, made again only after many times what making it took."""
+
+    def __init__(self, make: Callable[[], Report]) -> None:
+        self._make = make
+        self._made: Report | None = None
+        self._again_seconds = 0.0
+
+    def __call__(self) -> Report:
+        """In the ingest thread."""
+        began = time.monotonic()
+        if self._made is None or began > self._again_seconds:
+            self._made = self._make()
+            ended = time.monotonic()
+            self._again_seconds = ended + (ended - began) / REPORT_SHARE
+        return self._made
+
+
 class _Looks:
     """Makes the page at most every LOOK_SECONDS for each target and kind of reader."""
 
-    def __init__(self, sidecar: Sidecar, access: Access, read: Read) -> None:
+    def __init__(
+        self, sidecar: Sidecar, access: Access, read: Callable[[], tuple[Status, Report]]
+    ) -> None:
         self._sidecar = sidecar
         self._access = access
         self._read = read
         self._lock = threading.Lock()
-        self._made: dict[tuple[Target, bool], tuple[float, bytes, str]] = {}
+        self._made: dict[tuple[Target, bool], tuple[float, str, bytes, str]] = {}
         self._tail: tuple[str, list[AuditEntry]] = ("", [])  # the audit's head, and what led there
 
     def look(self, request: Request, target: Target) -> Looked:
@@ -92,19 +123,28 @@ class _Looks:
         return self._look(target, self._may_read(request))
 
     def live(self, request: Request, target: Target) -> bytes:
-        """The same rendered and packed, a moment old at most; a failure is kept as long."""
+        """The same rendered and packed, a moment old at most; a failure is kept as long.
+
+        What moves a policy is written to the audit: then it is made anew at once.
+        """
         key = target, self._may_read(request)
         with self._lock:
-            made_seconds, made, problem = self._made.get(key, (float("-inf"), b"", ""))
-            if time.monotonic() - made_seconds > LOOK_SECONDS:
+            head = self._head
+            made_seconds, made_head, made, problem = self._made.get(key, NEVER)
+            if head != made_head or time.monotonic() - made_seconds > LOOK_SECONDS:
                 try:
                     made, problem = gzip.compress(render_live(self._look(*key)).encode(), 1), ""
                 except ServiceError as error:
                     made, problem = b"", str(error)
-                self._made[key] = (time.monotonic(), made, problem)
+                self._made[key] = (time.monotonic(), head, made, problem)
         if problem:
             raise ServiceError(problem)
         return made
+
+    @property
+    def _head(self) -> str:
+        desk = self._sidecar.desk
+        return desk.keeper.audit.chain.head if desk else ""
 
     @property
     def kill_file(self) -> str | None:
@@ -133,10 +173,9 @@ class _Looks:
         )
 
     def _audit(self) -> tuple[list[AuditEntry], str]:
-        desk = self._sidecar.desk
+        desk, head = self._sidecar.desk, self._head
         if desk is None:
             return [], ""
-        head = desk.keeper.audit.chain.head
         if head != self._tail[0]:
             try:
                 self._tail = head, tail(desk.folder, SHOWN_ENTRIES)

@@ -10,6 +10,7 @@ from kvready.advisor.report import BackcastScore, CellScore, Hits, Report
 from kvready.advisor.report_text import (
     backcast_figures,
     backcast_states,
+    drift_text,
     format_seconds,
     format_width,
     stale_text,
@@ -112,6 +113,9 @@ def more_section(report: Report) -> str:
         rows = [(escape(one.name), escape(saving_text(one))) for one in report.would_be.savings]
         title = "Would-be savings, had Strata formed the batches"
         parts.append(folded("savings", title, table(title, (), rows, text_columns=2)))
+    if report.drifts:
+        told = "".join(f"<li>{escape(drift_text(one))}</li>" for one in report.drifts)
+        parts.append(folded("drifts", "Drift alarms", f"<ul>{told}</ul>"))
     if report.contradictions:
         parts.append(folded("contradictions", "Contradictions", _contradictions(report)))
     if report.backcasts:

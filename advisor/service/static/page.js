@@ -108,13 +108,12 @@
 
   // Commanding ---------------------------------------------------------------------------------
 
-  let asked = {}, opener = "", isChecked = false, isBusy = false, sent = { text: "", key: "" };
+  let asked = {}, isChecked = false, isBusy = false, sent = { text: "", key: "" };
   const isShown = (id) => !at(id).hidden;
   const value = (id) => at(id).value.trim();
 
   function open(button) {
     asked = { ...button.dataset };
-    opener = button.id;
     news("");
     isChecked = !asked.policy; // the kill switch and a token have nothing to check first
     for (const id of ["command-reason", "command-word", "command-token"]) at(id).value = "";
@@ -227,7 +226,8 @@
   function checked({ document: { before, after } }) {
     isChecked = true;
     const [from, to] = [place(before), place(after)];
-    say("good", `It can be done: ${after.policy} would ${from === to ? "stay in" : `go from ${from} to`} ${to}.`);
+    const move = from === to ? `stay in ${to}` : `go from ${from} to ${to}`;
+    say("good", `It can be done: ${after.policy} would ${move}.`);
     paint();
     const next = isShown("word-row") ? "command-word" : "command-go";
     at(next).focus();
@@ -248,12 +248,12 @@
     const again = isChecked ? " The same button asks again, and it is done once." : "";
     if (status === 412) {
       await refresh();
-      const button = at(opener);
-      if (button) Object.assign(asked, button.dataset);
-      asked.revision = tag?.replaceAll('"', "") ?? asked.revision;
+      const buttons = [...live.querySelectorAll("button[data-policy]")].map((one) => one.dataset);
+      const now = buttons.find((one) => one.policy === asked.policy && one.scope === asked.scope);
+      asked.says = now?.says ?? "It is no longer as it was.";
+      asked.revision = tag?.replaceAll('"', "") ?? now?.revision ?? asked.revision;
       isChecked = false;
-      const now = button ? "Look at what it is now, then check again." : "This move is gone.";
-      return say("bad", `Somebody changed it meanwhile. ${now}`);
+      return say("bad", "Somebody changed it meanwhile. Look at where it is now, then check again.");
     }
     if (status === 401) at("token-row").hidden = false;
     if (status === 409) isChecked = !asked.policy;
