@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import httpx
 from fastapi import FastAPI
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 KVREADY = (sys.executable, "-m", "kvready.advisor.cli")
 
 

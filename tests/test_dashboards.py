@@ -20,7 +20,7 @@ from dashboards.panel import Needs, Panel, expanded
 from kvready.advisor.service.catalogue import by_name
 from kvready.advisor.service.metric import BOUNDED, Kind, Metric
 
-RUNBOOKS = HERE / "runbooks"
+DOCUMENTS = documents()
 PARTS = ("_bucket", "_sum", "_count")
 ALERTS = {alert.name: alert for alert in rule_file.alerts(rule_file.text())}
 # Prometheus' own, of which targets it could scrape.
@@ -56,14 +56,14 @@ def metric_of(name: str) -> Metric | None:
 # Texts --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(documents()))
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
 def test_what_is_committed_is_what_the_code_writes(name: str) -> None:
-    assert (HERE / name).read_text(encoding="utf-8") == documents()[name], "make dashboards"
+    assert (HERE / name).read_text(encoding="utf-8") == DOCUMENTS[name], "make dashboards"
 
 
 def test_no_dashboard_is_left_from_before() -> None:
     written = {path.relative_to(HERE).as_posix() for path in (HERE / "grafana").rglob("*.*")}
-    assert written == {name for name in documents() if name.startswith("grafana/")}
+    assert written == {name for name in DOCUMENTS if name.startswith("grafana/")}
 
 
 def test_places_of_an_operator_go_everywhere() -> None:

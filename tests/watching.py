@@ -31,6 +31,7 @@ class Told(NamedTuple):
     tap: str
     firing: bool
     annotations: Mapping[str, str]
+    at_seconds: float  # of this process' monotonic clock
 
 
 class Receiver:
@@ -51,6 +52,7 @@ class Receiver:
                         one["labels"].get("tap", ""),
                         one["status"] == "firing",
                         one["annotations"],
+                        time.monotonic(),
                     )
                     for one in told["alerts"]
                 ]
