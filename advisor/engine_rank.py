@@ -13,6 +13,7 @@ from kvready.advisor.conditions import Traffic
 from kvready.advisor.copy_account import CopyAccount
 from kvready.advisor.forecast_writer import Moment, OnForecast
 from kvready.advisor.forecaster import Forecaster
+from kvready.advisor.gateway_arrivals import GatewayArrivals
 from kvready.advisor.hits import HitAccount
 from kvready.advisor.inventory import Inventory
 from kvready.advisor.ledger import Ledger, Pair
@@ -69,6 +70,7 @@ class Shared:
         self.service = ServiceAccount(targets)
         self.copies = CopyAccount()
         self.lengths = PromptLengths()
+        self.gateway = GatewayArrivals()
         self.on_pair = on_pair
         self.on_forecast = on_forecast
         self.priors = priors
@@ -111,6 +113,7 @@ class EngineRank:
         self.link = LinkUse()
         self._service = shared.service
         self._copies = shared.copies
+        self._gateway = shared.gateway
         self._lengths = shared.lengths
         self._windows = shared.windows
         self._inventory = shared.inventory
@@ -177,6 +180,7 @@ class EngineRank:
         state = self.requests.arrive(record)
         if state.arrived is not record:
             return
+        state.upstream = self._gateway.join(record.request_id)
         self._totals.arrivals += 1
         live_blocks = {tier: self._inventory.live_blocks(tier) for tier in Tier}
         reuse_tokens = self._traffic.arrive(record, live_blocks)
@@ -257,7 +261,7 @@ class EngineRank:
             return
         self.forecaster.first_token(state, record, moment)
         wait = split_wait(state.timeline(record.first_token_seconds))
-        whole = record.first_token_seconds - state.arrived.arrived_seconds
+        whole = record.first_token_seconds - state.arrived_seconds
         self._totals.unattributed_seconds += abs(whole - sum(wait.values()))
         self._totals.first_tokens += 1
         self._service.first_token(state, record)

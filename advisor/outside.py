@@ -26,6 +26,7 @@ from kvready.collectors.records import (
 METRICS_TAP = "metrics"
 SPANS_TAP = "spans"
 FRONTEND_STREAM = "observer-frontend"
+GATEWAY_STREAM = "observer-gateway"
 OBSERVER = "observer"
 SCHEDULER_STREAM = f"{OBSERVER}-scheduler"
 RECORDER_TAP = "recorder"
@@ -33,7 +34,9 @@ RECORDER_TAP = "recorder"
 
 def leans_on(tap: str) -> bool:
     """Whether forecasts use what this stream tells: not where it only tells of what has ended."""
-    return tap not in (METRICS_TAP, SPANS_TAP) and FRONTEND_STREAM not in tap
+    if tap in (METRICS_TAP, SPANS_TAP):
+        return False
+    return FRONTEND_STREAM not in tap and GATEWAY_STREAM not in tap
 
 
 def is_event_tap(tap: str) -> bool:

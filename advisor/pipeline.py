@@ -101,6 +101,7 @@ class Pipeline:
         self.service = self._shared.service
         self.copies = self._shared.copies
         self.lengths = self._shared.lengths
+        self.gateway = self._shared.gateway
         self.outside = Outside(self.inventory, self.totals, self.service)
         self.ranks: dict[int, EngineRank] = {0: EngineRank(0, self._shared)}
         self.readiness = Readiness(self.inventory, self.ranks)
@@ -125,6 +126,8 @@ class Pipeline:
 
     def _take(self, item: Ingested, moment: Moment) -> None:
         match item.record:
+            case Observed() as seen if self.gateway.take(seen):
+                pass
             case Observed() as seen:
                 rank = self._rank(seen.rank)
                 if rank is not None:

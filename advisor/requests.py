@@ -23,6 +23,7 @@ from kvready.collectors.records import (
 )
 
 if TYPE_CHECKING:
+    from kvready.advisor.gateway_arrivals import Upstream
     from kvready.advisor.service_groups import ServiceGroup
 
 MAX_LIVE_REQUESTS = 16_384
@@ -71,6 +72,7 @@ class RequestState:
         "remote_tokens",
         "resident_blocks",
         "scheduled",
+        "upstream",
         "waits_on",
     )
 
@@ -92,6 +94,14 @@ class RequestState:
         self.promised_tokens = 0  # beyond it, what an earlier request is bringing
         self.leader = ""  # the request that brings the last of that
         self.group: ServiceGroup | None = None  # what its service is told apart by
+        self.upstream: Upstream | None = None  # what a gateway told of it
+
+    @property
+    def arrived_seconds(self) -> float:
+        """When it was first seen, on the most upstream surface."""
+        if self.upstream is None:
+            return self.arrived.arrived_seconds
+        return min(self.upstream.arrived_seconds, self.arrived.arrived_seconds)
 
     @property
     def is_running(self) -> bool:
@@ -146,7 +156,7 @@ class RequestState:
             (loads if into_hbm else fetches).append(Interval(begin, max(begin, end)))
         known = self.arrived.arrived_seconds
         return Timeline(
-            arrived_seconds=self.arrived.arrived_seconds,
+            arrived_seconds=self.arrived_seconds,
             known_to_scheduler_seconds=known
             if self.arrived.surface is Surface.SCHEDULER
             else self._first_scheduler_seconds(end_seconds),

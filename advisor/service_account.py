@@ -97,7 +97,7 @@ class ServiceAccount:
     def first_token(self, state: RequestState, record: FirstToken) -> None:
         """Its wait is over."""
         request_id, at = record.request_id, record.first_token_seconds
-        waited = max(0.0, at - state.arrived.arrived_seconds)
+        waited = max(0.0, at - state.arrived_seconds)
         for sums in self._sums(state):
             sums.ttft.add(waited, request_id, at)
 
@@ -114,9 +114,9 @@ class ServiceAccount:
                 sums.decode_seconds += decode_seconds
         ended = Ended(
             outcome=record.outcome,
-            ttft_seconds=None if first is None else first - arrived.arrived_seconds,
+            ttft_seconds=None if first is None else first - state.arrived_seconds,
             decode_seconds=decode_seconds,
-            whole_seconds=record.finished_seconds - arrived.arrived_seconds,
+            whole_seconds=record.finished_seconds - state.arrived_seconds,
             output_tokens=record.output_tokens,
             ttft_target_seconds=arrived.ttft_target_seconds,
         )

@@ -114,19 +114,22 @@ class WindowTracker:
         """A request appeared."""
         self.tick(now_seconds)
         seen = state.arrived
-        window = self._window_at(seen.arrived_seconds)
+        upstream = state.upstream
+        window = self._window_at(state.arrived_seconds)
         if window is None:
             return
         if len(window.requests) >= MAX_REQUESTS:
             self.beyond += 1
             return
         row = WindowRequest(
-            arrived_seconds=seen.arrived_seconds,
+            arrived_seconds=state.arrived_seconds,
             target_seconds=seen.ttft_target_seconds,
             tenant=seen.tenant,
             request_class=seen.request_class,
-            group=seen.block_hashes[0] if seen.block_hashes else None,
-            is_follower=state.promised_tokens >= DELAY_HIT_TOKENS,
+            group=_group(state),
+            # Who was held before it came has nothing left to wait for by now.
+            is_follower=state.promised_tokens >= DELAY_HIT_TOKENS
+            or (upstream is not None and upstream.was_held),
         )
         window.requests.append(row)
         window.untold.add((rank, seen.request_id))
@@ -143,7 +146,7 @@ class WindowTracker:
 
     def finished(self, rank: int, state: RequestState, record: RequestFinished) -> None:
         """A request ended. One without a first token has waited until now, and waits no longer."""
-        seconds = record.finished_seconds - state.arrived.arrived_seconds
+        seconds = record.finished_seconds - state.arrived_seconds
         first = state.first_token_seconds
         if first is not None and seconds >= 0.0:
             self._times.append(seconds)
@@ -231,3 +234,11 @@ class WindowTracker:
 
 def _ignore(key: Key, window: WindowSummary) -> None:
     """Nobody listens for windows."""
+
+
+def _group(state: RequestState) -> int | None:
+    """By what whoever acts on it draws: the gateway's key where it came through one."""
+    if state.upstream is not None:
+        return state.upstream.group
+    hashes = state.arrived.block_hashes
+    return hashes[0] if hashes else None

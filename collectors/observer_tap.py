@@ -24,7 +24,7 @@ from kvready.collectors.lost_behind import LostBehind
 from kvready.collectors.message_order import MessageOrder, Taken
 from kvready.collectors.record_batch import RecordBatchDecoder
 from kvready.collectors.records import Observed, TapEvent, TapState, TapStatus
-from kvready.collectors.surfaces import FRONTEND_SOCKET, SCHEDULER_SOCKET
+from kvready.collectors.surfaces import FRONTEND_SOCKET, GATEWAY_SOCKET, SCHEDULER_SOCKET
 from kvready.collectors.tap_news import news_of
 
 TOPIC = b"kvready"
@@ -39,6 +39,10 @@ MAX_QUEUED_MESSAGES = 65_536  # per socket; beyond it ZeroMQ drops and the seque
 LOOK_EVERY_SECONDS = 0.2  # for sockets that appeared or went away
 BLIND_TO = ("what was under way when we joined", "copies that no observed mover makes")
 BLIND_TO_NEWER = "record kinds newer than this version: counted and skipped"
+
+
+def _is_gateway(path: Path) -> bool:
+    return path.stem.startswith(GATEWAY_SOCKET)
 
 
 class _Source:
@@ -193,7 +197,7 @@ class ObserverTap:
             tap = f"{self.name}-{path.stem.removeprefix('observer-')}"
             source = _Source(self._context, path, tap)
             self._sources[path] = source
-            if path.stem.startswith(FRONTEND_SOCKET):
+            if path.stem.startswith(FRONTEND_SOCKET) or _is_gateway(path):
                 self._saw_frontend = True
             elif path.stem.startswith(SCHEDULER_SOCKET):
                 self._saw_scheduler = True
@@ -209,7 +213,9 @@ class ObserverTap:
         self._past_lost += source.order.lost
 
     def _take_all(self, deadline: float) -> int:
-        return sum(self._take(source, deadline) for source in list(self._sources.values()))
+        # What a gateway tells of a request comes before what its engine does.
+        ordered = sorted(self._sources.items(), key=lambda item: not _is_gateway(item[0]))
+        return sum(self._take(source, deadline) for _, source in ordered)
 
     def _take(self, source: _Source, deadline: float) -> int:
         taken = 0

@@ -11,6 +11,11 @@ import re
 SCHEDULER_SUFFIX = re.compile(r"-[0-9a-f]{8}\Z")
 
 
+def completion_id(client_id: str, is_chat: bool) -> str:
+    """What vLLM's reports call a request for one completion that its client calls so."""
+    return f"chatcmpl-{client_id}" if is_chat else f"cmpl-{client_id}-0"
+
+
 def reported_id(scheduler_id: str) -> str:
     """What a request's reports call it, given what the scheduler calls it."""
     return SCHEDULER_SUFFIX.sub("", scheduler_id)

@@ -8,6 +8,7 @@ from kvready.collectors.metrics_page import MetricsPage
 
 SCHEDULER_SOCKET = "observer-scheduler-"
 FRONTEND_SOCKET = "observer-frontend-"
+GATEWAY_SOCKET = "observer-gateway-"
 
 
 class RankSource(msgspec.Struct, frozen=True):

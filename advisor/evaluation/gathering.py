@@ -31,6 +31,7 @@ from kvready.collectors.records import (
     LoadFinished,
     Observed,
     RequestArrived,
+    Surface,
 )
 
 MAX_SAMPLES = 1_000_000  # of all targets; further ones are counted
@@ -74,7 +75,11 @@ class Gatherer:
             self._movers[load_subject(record.rank, record.load_id)] = record.method or UNTOLD
         elif isinstance(record, BatchPlanned):
             self._free_blocks[record.rank] = record.free_blocks
-        elif isinstance(record, RequestArrived) and len(self.arrivals) < MAX_ARRIVALS:
+        elif (
+            isinstance(record, RequestArrived)
+            and record.surface is not Surface.GATEWAY
+            and len(self.arrivals) < MAX_ARRIVALS
+        ):
             self.arrivals.setdefault(record.request_id, len(self.arrivals))
         self.pipeline.ingest(item)
         self._movers.clear()

@@ -33,6 +33,7 @@ from kvready.advisor.gateway.relay import (
 from kvready.advisor.gateway.told import Teller
 from kvready.advisor.gateway.upstream import Upstream
 from kvready.collectors.errors import UpstreamError
+from kvready.collectors.request_ids import completion_id
 
 MAX_LOOKED_BYTES = 4 << 20  # of one body, to find its prompt; a longer one is passed on as it comes
 MAX_BUFFERED_BYTES = 256 << 20  # of all bodies that are kept
@@ -132,7 +133,7 @@ class Gateway:
                     passed = Passed(found.value)
             if passed is not None:
                 self._counts.passed[passed] += 1
-            called = told.decode("latin-1")
+            called = completion_id(told.decode("latin-1"), read is chat_prompt)
             self._teller.arrived(called, arrived_seconds, prompt)
             out = outgoing(scope, headers, body, None if is_whole else receive)
             if not is_whole:

@@ -45,7 +45,7 @@ class Guest(msgspec.Struct):
     """A request that is held or leads, until its first token."""
 
     name: str  # here
-    called: str  # by its client and its engine
+    called: str  # by its engine's reports
     prompt: Prompt
     body: bytes
     arrived_seconds: float

@@ -41,7 +41,10 @@ class Teller:
         return self._publisher.dropped_records if self._publisher else 0
 
     def arrived(self, name: str, seconds: float, prompt: Prompt | None) -> None:
-        """A request for a completion came; with its prefix group where it has one."""
+        """A request for a completion came; with its prefix group where it has one.
+
+        `name`: what the engine's reports will call it.
+        """
         if self._publisher is not None:
             tokens = prompt.tokens if prompt else 0
             group = (prompt.group,) if prompt else ()
