@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 PACKAGES = {"promtool": "prometheus", "prometheus": "prometheus",
-            "prometheus-alertmanager": "prometheus-alertmanager"}  # fmt: skip
+            "prometheus-alertmanager": "prometheus-alertmanager",
+            "amtool": "prometheus-alertmanager"}  # fmt: skip
 
 
 def needed(*binaries: str) -> None:
@@ -26,8 +27,17 @@ def needed(*binaries: str) -> None:
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
+    return _run("promtool", *arguments)
+
+
+def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return _run("amtool", *arguments)
+
+
+def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["promtool", *map(str, arguments)],
+        list(map(str, command)),
         capture_output=True,
         text=True,
         timeout=120,

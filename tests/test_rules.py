@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from promtool import needed, promtool
+from promtool import amtool, needed, promtool
 from rule_cases import CASES, WHO, Case
 
 from dashboards import rule_file
@@ -107,6 +107,24 @@ def test_prometheus_reads_the_rules(tmp_path: Path) -> None:
     for file in (rule_file.RULES, fast):
         done = promtool("check", "rules", "--lint=all", "--lint-fatal", file)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_configurations_that_the_readme_shows_are_read(tmp_path: Path) -> None:
+    needed("promtool", "amtool")
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```yaml\n# (\w+\.yml)\n(.*?)```", readme, re.DOTALL)
+    for name, text in shown:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / rule_file.RULES.name).write_text(RULES, encoding="utf-8")
+    assert [name for name, _ in shown] == ["prometheus.yml", "alertmanager.yml"]
+    for done in (
+        promtool("check", "config", tmp_path / "prometheus.yml"),
+        amtool("check-config", tmp_path / "alertmanager.yml"),
+    ):
+        assert done.returncode == 0, done.stdout + done.stderr
+    routed = ["config", "routes", "test", f"--config.file={tmp_path / 'alertmanager.yml'}"]
+    for severity, receiver in (("critical", "pager"), ("warning", "tickets")):
+        assert amtool(*routed, f"severity={severity}").stdout.strip() == receiver
 
 
 def test_every_alert_is_tested_both_ways() -> None:
