@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvready.advisor.jobs import UNBOUNDED, Job, Limits
+from kvready.advisor.shared_loads import common_blocks
+
+MAX_HOLDERS = 64  # of chains that begin alike, the latest: whom a chain is compared with
 
 
 class BlockAccount:
     """Of one roll."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, jobs: Iterable[Job]) -> None:
         self.free = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._limits = limits
         self._lent = 0
@@ -23,6 +26,10 @@ class BlockAccount:
         # fall idle again while others wait is left out.
         self._woken: dict[int, int] = {}
         self._loaded: dict[int, int] = {}  # by family, blocks that loads bring
+        self._holders: dict[int, list[Job]] = {}  # by the first block of their chains
+        for job in jobs:
+            if job.blocks_held:
+                self._hold(job)
 
     @property
     def own(self) -> int:
@@ -40,7 +47,9 @@ class BlockAccount:
         `brought_tokens`: of its prompt, that one who holds them has computed meanwhile.
         """
         taken = job.blocks_needed
-        if job.idle_blocks:
+        if job.chain:
+            taken += max(0, job.hbm_blocks - self._shared(job))
+        elif job.idle_blocks:
             taken += max(0, job.idle_blocks - self._woken.get(job.family, 0))
         brought = brought_tokens // self._limits.block_tokens
         return max(0, taken - brought - self._loaded_by_others(job))
@@ -56,17 +65,21 @@ class BlockAccount:
     def take(self, job: Job, taken: int) -> None:
         """It is let in, or its load is ordered."""
         self.free -= taken
-        job.blocks_held += taken
+        job.blocks_held += job.blocks_needed + job.hbm_blocks if job.chain else taken
+        self._hold(job)
         if job.idle_blocks:
             self._woken[job.family] = max(job.idle_blocks, self._woken.get(job.family, 0))
         if job.load_seconds > 0.0:
             loaded = job.load_tokens // self._limits.block_tokens
             self._loaded[job.family] = max(loaded, self._loaded.get(job.family, 0))
-        job.blocks_needed = job.idle_blocks = 0
+        job.blocks_needed = job.idle_blocks = job.hbm_blocks = 0
 
     def give_back(self, job: Job) -> None:
-        """It ended."""
-        self.free += job.blocks_held
+        """It ended: what nobody else holds is free."""
+        if job.chain:
+            holders = self._holders.get(job.chain[0], [])
+            holders[:] = [one for one in holders if one is not job]
+        self.free += max(0, job.blocks_held - self._shared(job))
 
     def grow(self, job: Job, tokens: int) -> None:
         """It computed so many tokens: the answer needs blocks that were not reserved."""
@@ -95,6 +108,23 @@ class BlockAccount:
         return sum(self.to_compute(job, shares.get(job.request_id, 0)) for job in computing) + sum(
             map(self.to_compute, loading)
         )
+
+    def _hold(self, job: Job) -> None:
+        if job.chain:
+            holders = self._holders.setdefault(job.chain[0], [])
+            if not any(one is job for one in holders):
+                holders.append(job)
+
+    def _shared(self, job: Job) -> int:
+        """Blocks from the beginning of its chain that somebody else holds."""
+        chain = job.chain
+        best = 0
+        holders = self._holders.get(chain[0], ()) if chain else ()
+        for other in holders[-MAX_HOLDERS:]:
+            most = min(len(chain), len(other.chain))
+            if other is not job and most > best:
+                best = max(best, common_blocks(chain, other.chain, 0, most))
+        return best
 
     def _loaded_by_others(self, job: Job) -> int:
         """Blocks of its load that another of its family loads; who has their names waits for it."""

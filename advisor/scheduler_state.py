@@ -56,7 +56,7 @@ class SchedulerState:
         self._parks = limits.overlap is OverlapMode.BEFORE_ADMISSION
         self._link = link
         self._link_free_seconds = link.busy_seconds
-        self.blocks = BlockAccount(limits)
+        self.blocks = BlockAccount(limits, copies)
         self._to_load: list[Job] = []
         self._copying = [job for job in self.waiting if job.usable_after_seconds > 0.0]
         # Whose copy brings the blocks that begin with this one: others wait for it, as vLLM's do.
@@ -160,14 +160,15 @@ class SchedulerState:
             return False
         if owner.usable_after_seconds > now + ROUNDING_SECONDS:
             return True
-        if owner.load_seconds > 0.0:
-            return False  # it has its blocks in host memory, and orders their load behind this one
+        if owner.load_seconds > 0.0 or owner.output_left <= 0:
+            return False  # it orders its load behind this one; or it ended, and nobody holds them
         length = len(hashes)
         end = min(length, len(owner.load_hashes))
         shared = common_blocks(owner.load_hashes, hashes, 1, end)
         job.load_seconds *= (length - shared) / length
         job.load_tokens -= job.load_tokens * shared // length
         job.load_hashes = hashes[shared:]
+        job.hbm_blocks += min(job.blocks_needed, shared)
         job.blocks_needed = max(0, job.blocks_needed - shared)
         return False
 

@@ -140,7 +140,6 @@ class _Settling:
     def _settle_found(self, job: Job) -> None:
         """What was found in HBM when it was let in, and what was loaded."""
         name, state = job.request_id, self._tape.states[job.request_id]
-        expected_blocks = (job.context_tokens - job.load_tokens) // self._block_tokens
         loaded = next((c for c in state.copies if c.decided.destination is Tier.HBM), None)
         if loaded is not None and self._order_of(loaded) is not None:
             job.load_tokens = loaded.decided.tokens
@@ -156,9 +155,9 @@ class _Settling:
             in_hbm = record.hbm_tokens // self._block_tokens
             loaded_blocks = record.loaded_tokens // self._block_tokens
             job.load_hashes = state.arrived.block_hashes[in_hbm : in_hbm + loaded_blocks]
-            job.idle_blocks = min(job.idle_blocks, in_hbm)
             if job.blocks_needed:
-                job.blocks_needed = max(1, job.blocks_needed + expected_blocks - in_hbm)
+                job.blocks_needed = max(1, job.blocks_needed + job.hbm_blocks - in_hbm)
+                job.hbm_blocks = in_hbm
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
@@ -203,8 +202,9 @@ class _Settling:
             if shared:
                 tokens = shared * self._block_tokens
                 job.load_hashes = chain[begin : begin + shared]
-                missing = max(0, tokens - job.load_tokens)
-                job.blocks_needed += missing // self._block_tokens
+                missing = max(0, tokens - job.load_tokens) // self._block_tokens
+                job.blocks_needed += missing
+                job.hbm_blocks = max(0, job.hbm_blocks - missing)
                 job.load_tokens = tokens
                 job.load_seconds = max(SHORTEST_SECONDS, self._load_seconds(tokens))
                 return

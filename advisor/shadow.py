@@ -142,6 +142,7 @@ class Shadow:
         if job is None or len(tape.jobs) >= MAX_TAPE_REQUESTS:
             self.void(Voided.TOO_LARGE)
             return
+        self._follow_blocks(job)
         self._renew([job], queue, moment)
         tape.arrive(state, job)
 
@@ -171,16 +172,24 @@ class Shadow:
         start = self._lookahead.start(moment)
         if start is None:
             return None
+        for job in start.jobs:
+            self._follow_blocks(job)
         self._renew(start.jobs, queue, moment)
         limits = msgspec.structs.replace(start.limits, free_blocks=batch.free_blocks)
         return msgspec.structs.replace(start, limits=limits)
+
+    def _follow_blocks(self, job: Job) -> None:
+        """From here on it is known who shares which blocks: all that it has are its own."""
+        job.chain = chain = self._requests.live[job.request_id].arrived.block_hashes
+        if job.blocks_held:
+            job.blocks_held += self._requests.held.held(chain, len(chain), by=2)
 
     def _renew(self, jobs: Sequence[Job], queue: WaitingQueue, moment: Moment) -> None:
         """Who waits is known by its match as it is now, not as it was at its arrival."""
         engine = self._lookahead.engine
         reserves_output = engine is not None and engine.reserves_output
         by_id = {job.request_id: job for job in jobs if not job.running}
-        block_tokens, held = queue.block_tokens, self._requests.held
+        block_tokens = queue.block_tokens
         for waiting in queue.these(by_id, moment[1]):
             job = by_id[waiting.request_id]
             job.load_hashes = waiting.load_hashes
@@ -194,7 +203,7 @@ class Shadow:
             job.load_seconds = self._lookahead.load_seconds(waiting.load_tokens)
             in_hbm = (waiting.context_tokens - waiting.load_tokens) // block_tokens
             job.blocks_held = 0
-            job.idle_blocks = in_hbm - held.held(state.arrived.block_hashes, in_hbm)
+            job.hbm_blocks = in_hbm
             whole = job.prompt_tokens + (job.output_left if reserves_output else 0)
             job.blocks_needed = -(-whole // block_tokens) - in_hbm
 

@@ -178,7 +178,9 @@ class Tape:
 
 def find_in_hbm(job: Job, block_tokens: int) -> None:
     """What was to be loaded is there."""
-    job.blocks_needed = max(0, job.blocks_needed - job.load_tokens // block_tokens)
+    loaded = min(job.blocks_needed, job.load_tokens // block_tokens)
+    job.blocks_needed -= loaded
+    job.hbm_blocks += loaded
     job.load_seconds = 0.0
     job.load_tokens = 0
     job.load_hashes = ()

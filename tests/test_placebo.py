@@ -77,13 +77,19 @@ def served(seed: int, rate: float, faults: tuple[str, ...] = ()) -> Pipeline:
 
 
 @pytest.mark.parametrize(
-    ("seed", "faults"),
-    [(1, ()), (2, ()), (3, ()), (1, ("slow_link@10:20",)), (2, ("slow_compute@10:20",))],
+    ("seed", "rate", "faults"),
+    [
+        (1, 8.0, ()),
+        (2, 12.0, ()),
+        (3, 20.0, ()),
+        (1, 8.0, ("slow_link@10:20",)),
+        (2, 8.0, ("slow_compute@10:20", "stall@20:5")),
+    ],
 )
 def test_a_simulated_engine_reads_zero_wherever_an_episode_begins(
-    seed: int, faults: tuple[str, ...], placebos: list[Difference]
+    seed: int, rate: float, faults: tuple[str, ...], placebos: list[Difference]
 ) -> None:
-    served(seed, 8.0, faults)
+    served(seed, rate, faults)
     assert len(placebos) > 20
     assert {(one.ttft_seconds, one.busy_seconds) for one in placebos} == {(0.0, 0.0)}
 
@@ -188,7 +194,7 @@ def test_an_engine_that_takes_blocks_late_asks_whether_a_prompt_fits_and_spares_
     limits = Limits(
         batch_tokens=64, batch_requests=8, free_blocks=10, block_tokens=4, reserves_output=False
     )
-    account = BlockAccount(limits)
+    account = BlockAccount(limits, [])
     loading = job("loading", 32, found=24, load=1.0, blocks=8)  # 6 blocks loaded, 2 computed
     assert account.fits(loading, 8, promised=0)
     account.take(loading, 8)
