@@ -302,7 +302,7 @@ def test_an_audit_that_cannot_be_read_is_told_and_the_rest_shown(
     monkeypatch.setattr(page_api, "tail", refuse)
     read = Read(kept().client.get("/").text)
     assert "The audit cannot be read: Permission denied." in read.text
-    assert "Where the wait" in read.text
+    assert "Wait before the first token" in read.text
 
 
 # Buttons ----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ WELL = (TapState.LIVE, TapState.CLOSED)
 
 def waits_section(report: Report) -> str:
     """One bar a state, in the order in which a request goes through them."""
-    title = "Where the wait before the first token went"
+    title = "Wait before the first token"
     if not any(share.seconds for share in report.waits):
         return section("waits", title, '<p class="dim">No request has its first token yet.</p>')
     order = list(MEANINGS)
