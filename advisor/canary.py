@@ -3,8 +3,9 @@
 A pair of windows is *split* (one control, one treated, in an order that is drawn) or whole. How
 many pairs are split follows from the share, exactly so in every block of pairs; which ones, and
 their order, follow from the seed, which is logged before the first window. Nothing is drawn from
-what was seen. `dedup` treats only a share of the prefix groups: all who share a first block, the
-leader and its followers, are in one arm.
+what was seen. But where pairs of late looked harmful the next ones are split too, in the order that
+the seed fixed for them long before, so that the coins stay fair. `dedup` treats only a share of the
+prefix groups: all who share a first block, the leader and its followers, are in one arm.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ def draw_of(state: PolicyState, shares: Shares, seed: str) -> Draw:
     return Draw(state.policy, f"{seed}:{state.policy}:{scope}:{state.since_seconds!r}", percent)
 
 
-def window_arm(draw: Draw, window: int) -> Arm:
-    """The arm of a window, by its number."""
+def window_arm(draw: Draw, window: int, is_closer: bool = False) -> Arm:
+    """The arm of a window, by its number. `is_closer`: its pair is split whatever was drawn."""
     pair, place = divmod(window, WINDOWS_IN_PAIR)
-    if is_split(draw, pair):
+    if is_split(draw, pair) or (is_closer and 0 < draw.percent < 100):
         first_is_treated = _drawn(draw.seed, "order", pair) % 2 == 0
         return Arm.TREATED if first_is_treated == (place == 0) else Arm.CONTROL
     return Arm.TREATED if draw.percent > 50 else Arm.CONTROL
@@ -132,11 +133,15 @@ class CanaryArms:
     def __init__(
         self,
         states: Callable[[], Collection[PolicyState]],
+        suspects: Callable[[Key], bool] | None = None,
     ) -> None:
-        """`states`: where each policy stands, the kill switch on top."""
+        """`states`: where each policy stands, the kill switch on top; `suspects`: where the pair
+        that begins is to be split whatever was drawn, since those before it looked harmful."""
         self.shares = Shares()
         self.seed = ""
         self._states = states
+        self._suspects = suspects or _never
+        self._closer: dict[Key, int] = {}  # the latest pair that is looked at closer
 
     def restored(self, said: PoliciesRestored) -> None:
         """A sidecar started: from here on it draws from another seed."""
@@ -156,9 +161,15 @@ class CanaryArms:
         return [(one.policy, one.scope) for one in self._states()]
 
     def window_arm(self, key: Key, window: int) -> Arm:
-        """The arm of a window."""
+        """The arm of a window, as it begins."""
         draw = self.draws().get(key)
-        return window_arm(draw, window) if draw is not None else Arm.CONTROL
+        if draw is None:
+            self._closer.pop(key, None)
+            return Arm.CONTROL
+        pair, place = divmod(window, WINDOWS_IN_PAIR)
+        if place == 0 and self._suspects(key):
+            self._closer[key] = pair
+        return window_arm(draw, window, self._closer.get(key) == pair)
 
     def taking_part(self, key: Key, requests: Sequence[WindowRequest]) -> list[WindowRequest]:
         """Those of the policy's scope, and of the prefix groups that it treats."""
@@ -177,7 +188,12 @@ class CanaryArms:
         if window is None:
             return None
         draw = self.draw(state)
-        return Assignment(window_arm(draw, window), draw.groups)
+        is_closer = self._closer.get((state.policy, state.scope)) == window // WINDOWS_IN_PAIR
+        return Assignment(window_arm(draw, window, is_closer), draw.groups)
+
+
+def _never(key: Key) -> bool:
+    return False
 
 
 def _drawn(seed: str, kind: str, number: int) -> int:

@@ -26,7 +26,7 @@ class CanaryWatch:
         on_window: OnWindow | None = None,
     ) -> None:
         """`states`: where each policy stands; `on_window` hears of each window that is told."""
-        self.arms = CanaryArms(states)
+        self.arms = CanaryArms(states, lambda key: self.judge(key).suspects)
         self.tracker = WindowTracker(self._told, self.arms)
         self.on_window = on_window
         self._judges: dict[Key, HarmJudge] = {}

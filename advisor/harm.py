@@ -7,7 +7,7 @@ of the judge, which a canary starts anew.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from kvready.advisor.confidence import Bounds, Evidence, bounds
 from kvready.advisor.measures import (
@@ -30,6 +30,9 @@ FALSE_HARMLESS = 0.05
 WATCH_SECONDS = 86_400.0
 MAX_WATCH_PAIRS = 4_320  # in a day of windows of 10 seconds
 BENEFITS = (Measure.MEAN_TTFT, Measure.OVER_TARGET)
+# A pair whose treated window waited so much longer is a reason to look closer, and none to judge.
+SUSPICIOUS_RATIO = 1.25
+SUSPICIOUS_PAIRS = 2  # one of the latest so many
 
 
 class Stream:
@@ -68,6 +71,7 @@ class HarmJudge:
         self.pairs = 0  # that counted
         self.left_out: Counter[str] = Counter()
         self._streams: dict[tuple[Measure, str], Stream] = {}
+        self._suspicious: deque[bool] = deque(maxlen=SUSPICIOUS_PAIRS)
         self._first: WindowSummary | None = None
         self._watch_begin_seconds = 0.0
         self._watch_pairs = 0
@@ -86,6 +90,11 @@ class HarmJudge:
             both = (first, window) if window.arm is Arm.TREATED else (window, first)
             return self._compare(*both)
         return False
+
+    @property
+    def suspects(self) -> bool:
+        """Whether a pair of late looked harmful: the next ones should tell more."""
+        return any(self._suspicious)
 
     @property
     def harmed(self) -> list[Measure]:
@@ -148,7 +157,10 @@ class HarmJudge:
                 stream.watch_anew()
         counted = False
         for measure, limit in self.limits.items():
-            for name, difference in differences(measure, control, treated).items():
+            found_here = differences(measure, control, treated)
+            if measure is Measure.MEAN_TTFT and "" in found_here:
+                self._suspicious.append(found_here[""] > on_scale(measure, SUSPICIOUS_RATIO))
+            for name, difference in found_here.items():
                 found = self._stream(measure, limit, name)
                 if found is not None:
                     found.add(difference)

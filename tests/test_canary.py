@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvready.advisor.canary import (
     CANARY_PERCENTS,
+    CanaryArms,
     Draw,
     Shares,
     arm,
@@ -82,6 +83,35 @@ def test_a_control_remains_when_a_policy_is_enforced(policy: Policy) -> None:
     assert arms[Arm.CONTROL] >= 0.04 * 2_000
     assert arms[Arm.TREATED] >= 0.8 * 2_000
     assert any(is_split(draw, pair) for pair in range(10))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60))
+def test_pairs_are_split_while_those_before_looked_harmful(suspected: list[bool]) -> None:
+    """As windows begin, and as flags are asked in them; suspicion that ends mid-pair waits."""
+    state = PolicyState(policy=Policy.DEDUP, mode=Mode.ENFORCE)
+    doubts = iter(suspected)
+    arms = CanaryArms(lambda: [state], lambda key: next(doubts, False))
+    draw = arms.draw(state)
+    key = state.policy, state.scope
+    for pair in range(len(suspected)):
+        found = []
+        for window in (2 * pair, 2 * pair + 1):
+            found.append(arms.window_arm(key, window))
+            assigned = arms.assigned(state, window)
+            assert assigned is not None
+            assert assigned.arm is found[-1]
+        if is_split(draw, pair) or suspected[pair]:
+            assert found == [window_arm(draw, 2 * pair, True), window_arm(draw, 2 * pair + 1, True)]
+            assert set(found) == set(Arm)
+        else:
+            assert found == [Arm.TREATED, Arm.TREATED]
+
+
+def test_what_does_not_act_is_not_looked_at_closer() -> None:
+    state = PolicyState(policy=Policy.DEDUP, mode=Mode.ADVISE)
+    arms = CanaryArms(lambda: [state], lambda key: True)
+    found = {arms.window_arm((state.policy, state.scope), window) for window in range(40)}
+    assert found == {Arm.CONTROL}
 
 
 @pytest.mark.parametrize(("canary", "control"), [(0, 5), (10, 5), (50, 0), (50, 51)])

@@ -73,6 +73,27 @@ def test_grave_harm_is_told_in_few_windows_and_slight_harm_in_more() -> None:
     assert told[1] / 2 >= math.log2(0.3 / FALSE_ROLLBACK)
 
 
+def test_a_pair_that_looked_harmful_is_a_reason_to_look_closer_for_two_pairs() -> None:
+    judge = HarmJudge(Policy.BALANCE)
+    seen = []
+    for pair, ttft in enumerate((1.0, 1.2, 1.6, 1.0, 1.0, 1.0)):
+        judge.add(window(2 * pair, Arm.CONTROL, 1.0))
+        judge.add(window(2 * pair + 1, Arm.TREATED, ttft))
+        seen.append(judge.suspects)
+    assert seen == [False, False, True, True, False, False]
+
+
+def test_enforced_at_five_per_cent_control_a_closer_look_tells_harm_much_sooner() -> None:
+    """Every wait twice as long. Nine pairs, one in ten of all, would be 180 windows alone."""
+    pool = recorded_windows()
+    told = []
+    for day in range(COURSES):
+        windows = resampled_day(pool, random.Random(f"closer {day}"))
+        _, at, _ = judged_day(windows, Draw(Policy.BALANCE, f"{day}", 95), 1.0, stop=True)
+        told.append(math.inf if at is None else at)
+    assert sorted(told)[COURSES // 2] < 180
+
+
 def test_harm_fails_harmlessness_passes_and_doubt_is_neither() -> None:
     def verdicts(judge: HarmJudge) -> set[Verdict]:
         assert all(check.gate is Gate.HARM for check in judge.harm_checks())

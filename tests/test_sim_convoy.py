@@ -97,7 +97,22 @@ def test_a_shape_is_asked_in_an_order_with_as_many_questions_a_document_as_publi
     assert len({request.request_id.split("-")[1] for request in shuffled.requests}) == 10
 
 
-@pytest.mark.parametrize("name", ["loogle:upside_down", "poems:shuffled", "sharegpt:min_distance"])
+def test_a_shape_is_asked_so_many_questions_of_each_document() -> None:
+    made = drawn("loogle:min_distance:4", 4.0, 400, 1)
+    assert len({request.request_id.split("-")[1] for request in made.requests}) == 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "loogle:upside_down",
+        "poems:shuffled",
+        "sharegpt:min_distance",
+        "loogle:min_distance:0",
+        "loogle:min_distance:many",
+        "loogle:min_distance:4:4",
+    ],
+)
 def test_an_order_or_a_shape_that_there_is_not_is_named(name: str) -> None:
     with pytest.raises(WorkloadError):
         drawn(name, 4.0, 100, 1)

@@ -128,9 +128,11 @@ def judged_day(
     and whether it would have been promoted at some moment."""
     judge = HarmJudge(draw.policy)
     harmed_at = None
-    promoted = False
+    promoted = is_closer = False
     for number, window in enumerate(days):
-        arm = window_arm(draw, number)
+        if number % 2 == 0:
+            is_closer = judge.suspects
+        arm = window_arm(draw, number, is_closer)
         if arm is Arm.TREATED:
             window = with_harm(window, harm)
         if not judge.add(msgspec.structs.replace(window, arm=arm)):

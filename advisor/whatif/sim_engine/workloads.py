@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -25,17 +26,21 @@ CONVOY_OUTPUT_TOKENS = 32
 def drawn(name: str, requests_per_second: float, requests: int, seed: int) -> Workload:
     """The mix, or a published shape by name, with Poisson arrivals. Raises `WorkloadError`.
 
-    `SHAPE:ORDER`: its documents' questions in that order, as many of each as were published.
+    `SHAPE:ORDER`: its documents' questions in that order, as many of each as were published;
+    `SHAPE:ORDER:COUNT`: so many of each on average.
     """
     if name == mix.NAME:
         return mix.mix(requests_per_second, requests, seed)
-    shape, _, order = name.partition(":")
+    shape, *ordered = name.split(":")
     questions = Questions(
         queries_per_second=requests_per_second, queries=requests, block_tokens=mix.BLOCK_TOKENS
     )
-    if order:
+    if ordered:
+        each = _each(shape, *ordered[1:])
         questions = msgspec.structs.replace(
-            questions, order=_order(order), contexts=_contexts(shape, requests)
+            questions,
+            order=_order(ordered[0]),
+            contexts=max(1, round(requests / each)) if each else 0,
         )
     return documents(shape, questions, seed)
 
@@ -47,12 +52,20 @@ def _order(name: str) -> Order:
         raise WorkloadError(f"no order is called {name!r}; choose {', '.join(Order)}") from None
 
 
-def _contexts(shape: str, requests: int) -> int:
-    """Documents for so many questions; 0: as published, where it has none."""
+def _each(shape: str, *given: str) -> float:
+    """Questions of a document; 0: as published, where it has none."""
+    if given:
+        try:
+            (each,) = map(float, given)
+        except ValueError:
+            each = 0.0
+        if not 1.0 <= each < math.inf:
+            raise WorkloadError(
+                f"{':'.join(given)!r} questions of each document: name one number from 1 up"
+            )
+        return each
     known = SHAPES.get(ShapeName(shape)) if shape in list(ShapeName) else None
-    if known is None or not known.contexts:
-        return 0  # `documents` says what is wrong
-    return max(1, round(requests * known.contexts / known.queries))
+    return known.queries / known.contexts if known and known.contexts else 0.0
 
 
 def with_convoys(workload: Workload, faults: Faults, seed: int) -> Workload:
