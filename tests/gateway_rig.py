@@ -19,6 +19,7 @@ from kvready.advisor.gateway.server import GatewaySettings, Parts, listening, se
 from kvready.advisor.policies import Policy
 
 LONG = "x" * 4_000  # a prompt's beginning that is worth waiting for
+NO_SIDECAR = "http://127.0.0.1:9"
 LONGEST_SECONDS = 600.0  # no hold ends by itself unless a test wants it to
 
 
@@ -134,20 +135,24 @@ def gateway(
     engine_url: str | None = None,
     tokenizer: bool = False,
     observer_dir: Path | None = None,
-    sidecar_url: str = "http://127.0.0.1:9",
+    sidecar_url: str = NO_SIDECAR,
+    asks_flags: bool = False,
     **settings: object,
 ) -> Iterator[Rig]:
-    """Start it, stop it at the end."""
+    """Start it, stop it at the end.
+
+    `sidecar_url`: empty for the stub engine's; `asks_flags`: of it, instead of obeying ours.
+    """
     engine, flags = StubEngine(), StubFlags()
     given = GatewaySettings(
         engine=engine_url or engine.url,
-        sidecar=sidecar_url,
+        sidecar=sidecar_url or engine.url,
         has_tokenizer=tokenizer,
         hold_seconds=LONGEST_SECONDS,
         observer_dir=observer_dir,
         **settings,  # type: ignore[arg-type]
     )
-    parts = Parts(given, flags)
+    parts = Parts(given, None if asks_flags else flags)
     parts.door.costs = costs = StubCosts()
     with listening("127.0.0.1", 0) as front, listening("127.0.0.1", 0) as back:
         ready, ended = threading.Event(), threading.Event()
@@ -169,6 +174,8 @@ def gateway(
                 engine.stop()
                 ended.set()
 
+        if asks_flags:
+            parts.client.start()
         parts.teller.open()
         thread = threading.Thread(target=asyncio.run, args=(run(),))
         thread.start()
@@ -179,5 +186,5 @@ def gateway(
         finally:
             stop()
             thread.join(60.0)
-            parts.teller.close()
+            parts.stop()
             assert ended.is_set(), "the gateway does not stop"
