@@ -417,6 +417,10 @@ def test_a_sidecar_that_is_gone_is_told_and_one_that_is_back_is_followed(
     with attached(url, sockets, tmp_path, port) as first:
         page = Shown(chromium, first.url)
         page.run("window.marker = 1")
+        first.process.send_signal(signal.SIGSTOP)
+        page.says("Stale since")  # it takes questions, and answers none
+        first.process.send_signal(signal.SIGCONT)
+        page.says("Live: renewed")
         first.end(signal.SIGKILL)
         page.says("Stale since")
         page.says("the sidecar does not answer")
