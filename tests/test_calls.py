@@ -131,7 +131,7 @@ def test_a_call_is_open_until_the_first_part_of_its_answer_is_out() -> None:
     async def streams(scope: object, receive: object, send: Callable[..., object]) -> None:
         seen.append(("asked", calls.open))
         for kind in ("start", "body", "body"):
-            await send({"type": f"http.response.{kind}"})  # type: ignore[misc]
+            await send({"type": f"http.response.{kind}", "status": 200})  # type: ignore[misc]
         raise ConnectionError("the reader went away")
 
     async def send(message: dict[str, str]) -> None:
@@ -139,7 +139,7 @@ def test_a_call_is_open_until_the_first_part_of_its_answer_is_out() -> None:
 
     app = Announced(streams, calls)  # type: ignore[arg-type]
     with pytest.raises(ConnectionError):
-        asyncio.run(app({"type": "http"}, None, send))  # type: ignore[arg-type]
+        asyncio.run(app({"type": "http", "path": "/"}, None, send))  # type: ignore[arg-type]
     assert seen == [
         ("asked", 1),
         ("http.response.start", 1),

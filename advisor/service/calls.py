@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from kvready.advisor.service.api_answers import ApiAnswers
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # To the newest call. One that takes longer waits for its caller, or builds a report.
 GIVEN_SECONDS = 0.01
+DEFECT = 500  # what is answered, further out, for one who raised instead
 
 
 class Work(StrEnum):
@@ -42,6 +45,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.open = 0
+        self.answers = ApiAnswers()
         self.newest_seconds = 0.0
         self._lock = threading.Lock()
         self._givers: list[GivesWay] = []
@@ -123,7 +127,7 @@ class GivesWay:
 
 class Announced:
     """Opens a call for each request until the first part of its answer is out: what streams on
-    after that takes its turn like all else."""
+    after that takes its turn like all else. Counts each answer."""
 
     def __init__(self, app: ASGIApp, calls: Calls) -> None:
         self._app = app
@@ -134,10 +138,13 @@ class Announced:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_open = True
+        is_open, is_begun = True, False
 
         async def passed(message: Message) -> None:
-            nonlocal is_open
+            nonlocal is_open, is_begun
+            if message["type"] == "http.response.start":
+                is_begun = True
+                self._calls.answers.count(scope["path"], message["status"])
             await send(message)
             if is_open and message["type"] == "http.response.body":
                 is_open = False
@@ -149,3 +156,5 @@ class Announced:
         finally:
             if is_open:
                 self._calls.end()
+            if not is_begun:
+                self._calls.answers.count(scope["path"], DEFECT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvready.advisor.contradictions import Kind as Contradicts
+from kvready.advisor.service.api_answers import Ended, Route
 from kvready.advisor.service.calls import Until, Work
 from kvready.advisor.service.metric import (
     CONFIGURED,
@@ -56,6 +57,10 @@ SELF = (
         gauge("ingest_queue_records", "records", "Records received and not yet ingested."),
         gauge("ingest_lag_seconds", "seconds",
               "Time from reception to ingestion, of the latest record ingested."),
+        counter("api_answers_total", "calls",
+                "Calls of the API by what was asked for and how that ended; `flags` is what hooks "
+                "poll, and `unknown` a path that is not there.",
+                Label("route", tuple(Route)), Label("ended", tuple(Ended))),
         counter("stepped_aside_total", "",
                 "Times that a thread that takes in records stepped aside for calls of the API, by "
                 "whether all were answered or its bound ended it.",

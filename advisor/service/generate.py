@@ -30,6 +30,7 @@ from kvready.advisor.service.metric import (
 )
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
+from kvready.advisor.service.tap_labels import MAX_SHOWN_TAPS
 from kvready.advisor.settings import (
     FOREIGN_PREFIXES,
     FOREIGN_VARIABLES,
@@ -88,7 +89,7 @@ def _metric_row(metric: Metric) -> str:
 
 def _label(label: Label) -> str:
     if label.source == CONFIGURED:
-        return f"`{label.name}`: each configured tap"
+        return f"`{label.name}`: each configured tap, `overflow` for those after {MAX_SHOWN_TAPS}"
     if label.source == BOUNDED:
         named = ", ".join(label.values)
         return f"`{label.name}`: {named}, and the first few that come"

@@ -108,6 +108,7 @@ def own_values(
         "ingest_queue_records": {(): len(intake)},
         "ingest_lag_seconds": {(): intake.lag_seconds},
         "stepped_aside_total": calls.given(),
+        "api_answers_total": calls.answers.told(),
         "recording_active": {(): float(recording.active)},
         "recording_records_total": {(): recording.records},
         "recording_bytes_total": {(): recording.written_bytes},
