@@ -18,6 +18,7 @@ from typing import Any
 from tests.bench import (
     canary,
     gather,
+    gateway,
     intervals,
     inventory,
     load_model,
@@ -54,6 +55,7 @@ def rows_without_engine() -> Iterator[Row]:
     yield from planning.planning_rows()
     yield from whatif.whatif_rows()
     yield from canary.canary_rows()
+    yield from gateway.gateway_rows()
     yield from gather.gather_rows()
 
 
