@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.bench import (
     canary,
-    gather,
     gateway,
+    gather,
     intervals,
     inventory,
     load_model,
