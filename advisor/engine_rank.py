@@ -155,9 +155,9 @@ class EngineRank:
             case RequestFinished():
                 self._request_finished(record, moment)
 
-    def tick(self, moment: Moment) -> None:
-        """Let time pass."""
-        self.link.pass_time(moment[1])
+    def tick(self, moment: Moment, is_heard: bool = True) -> None:
+        """Let time pass. `is_heard`: the rank's own stream is whole."""
+        self.link.tick(moment[1], is_heard)
         for load_id in self.requests.forget_stale_copies(moment[1]):
             self.revision += 1
             self._lose_load(load_id, moment)
@@ -166,6 +166,8 @@ class EngineRank:
         """The engine restarted: nothing that was under way has an outcome."""
         for load_id in list(self.requests.copies):
             self.forecaster.censor_load(load_id, moment)
+        for state in self.requests.live.values():
+            self._service.lost(state)
         for request_id in self.requests.forget_all():
             self.forecaster.censor(request_id, moment)
             self.forecaster.inflight.gone(request_id, moment)

@@ -30,10 +30,11 @@ class LinkUse:
 
     def __init__(self) -> None:
         self.busy_seconds = 0.0
-        self.untold_seconds = 0.0  # loads are ordered, and nobody tells when they start
+        self.untold_seconds = 0.0  # nobody tells when loads start, or all that happens
         self.idle_seconds: dict[Idle, float] = dict.fromkeys(Idle, 0.0)
         self._at: float | None = None
         self._tells_starts = False
+        self._is_heard = True
         self._has_room = True
         self._wanting: set[str] = set()  # waiting, with a prefix below HBM and no load ordered
         self._loads: dict[int, bool] = {}  # open ones, and whether the mover has begun
@@ -53,12 +54,20 @@ class LinkUse:
             self._at = seconds if before is None else before
             return
         self._at, passed = seconds, seconds - before
-        if self._begun:
+        if not self._is_heard:
+            self.untold_seconds += passed
+        elif self._begun:
             self.busy_seconds += passed
         elif self._loads and not self._tells_starts:
             self.untold_seconds += passed
         else:
             self.idle_seconds[self._reason()] += passed
+
+    def tick(self, seconds: float, is_heard: bool) -> None:
+        """A second passed, once anything was told. `is_heard`: from now on all is told of."""
+        if self._at is not None:
+            self.pass_time(seconds)
+        self._is_heard = is_heard
 
     def arrived(self, state: RequestState) -> None:
         """A request appeared; it wants a load if its prefix is below HBM."""

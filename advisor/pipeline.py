@@ -150,7 +150,7 @@ class Pipeline:
                 self._tap_status(status, moment)
             case Tick() as tick:
                 for rank in self.ranks.values():
-                    rank.tick(moment)
+                    rank.tick(moment, self._hears(rank.rank))
                 self.outside.tick(tick, item.received_seconds)
                 self.canaries.tracker.tick(item.received_seconds)
             case RequestReported() as report:
@@ -218,6 +218,14 @@ class Pipeline:
             and self._tap_ranks[tap] == rank
             and not self.inventory.knows(tap)  # by its blocks' rank: asked above
             for tap, state in self.tap_states.items()
+        )
+
+    def _hears(self, rank: int) -> bool:
+        """Whether a rank's observer, where there is one, is whole."""
+        return all(
+            state is TapState.LIVE
+            for tap, state in self.tap_states.items()
+            if SCHEDULER_STREAM in tap and self._tap_ranks[tap] == rank
         )
 
     def _settled(self, pair: Pair) -> None:

@@ -16,7 +16,7 @@ class Served(StrEnum):
     GOOD = "good"  # whole, and inside every target that it has
     LATE = "late"  # its first token came, or was given up, after its target
     SLOW = "slow"  # in time, but its tokens came slower than their target
-    FAILED = "failed"  # the engine ended it with an error
+    FAILED = "failed"  # the engine ended it with an error, or restarted
     ABORTED = "aborted"  # its client gave up before the target had passed
     NO_TARGET = "no_target"  # nobody said what it should be
     UNSEEN = "unseen"  # how long it took was not seen

@@ -122,6 +122,11 @@ class ServiceAccount:
         )
         self.served[state.group.request_class, judge(ended, self.targets)] += 1
 
+    def lost(self, state: RequestState) -> None:
+        """Its engine restarted under it."""
+        if state.group is not None:
+            self.served[state.group.request_class, Served.FAILED] += 1
+
     def report(self, report: RequestReported) -> None:
         """A request as taps outside the engine saw it: apart from what the observer tells."""
         self.traces.report(report)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from story import Story, prefill
 
 from kvready.advisor.link_use import MAX_EARLY_STARTS, Idle, LinkUse
 from kvready.advisor.requests import Copy, RequestState
-from kvready.collectors.records import LoadDecided, RequestArrived, Surface, Tier
+from kvready.collectors.records import (
+    LoadDecided,
+    RequestArrived,
+    Surface,
+    TapEvent,
+    TapState,
+    TapStatus,
+    Tick,
+    Tier,
+)
 
 
 def wants(name: str, seconds: float, host_tokens: int = 64) -> RequestState:
@@ -85,6 +96,40 @@ def test_a_mover_that_tells_no_starts_leaves_it_open_whether_the_link_was_busy()
     link.ordered(order(1, 1.0))
     link.ended(1, 3.0)
     assert told(link) == {"untold": 2.0}
+
+
+def test_what_passes_while_the_observer_is_not_whole_is_untold(link: LinkUse) -> None:
+    link.ordered(order(1, 0.0))
+    link.started(1, 0.0)
+    link.tick(1.0, True)
+    link.tick(2.0, False)
+    link.ended(1, 3.0)
+    link.tick(4.0, True)
+    link.tick(5.0, True)
+    assert told(link) == {"busy": 2.0, "untold": 2.0, "no_demand": 1.0}
+
+
+def test_a_rank_that_nobody_told_of_yet_has_no_idle_link() -> None:
+    link = LinkUse()
+    link.tick(1.0, True)
+    link.tick(100.0, True)
+    assert told(link) == {}
+
+
+def test_a_pipeline_hears_of_a_ranks_lost_stream() -> None:
+    story = Story()
+    lost = TapStatus("observer-scheduler-0", 0, TapEvent.SILENT, TapState.SILENT)
+    for second in range(1, 8):
+        if second == 3:
+            story.tell(3.0, lost, tap="recorder")
+        if second == 5:
+            news = msgspec.structs.replace(lost, event=TapEvent.HEALED, state=TapState.LIVE)
+            story.tell(5.0, news, tap="recorder")
+        story.tell(float(second), Tick(float(second), 1e6 + second), tap="recorder")
+        if second == 1:
+            story.batch(1.0, 1.0, prefill("r", 8))
+    link = story.pipeline.ranks[0].link
+    assert told(link) == {"no_demand": 4.0, "untold": 2.0}
 
 
 def test_a_start_that_came_before_its_order_counts(link: LinkUse) -> None:

@@ -29,6 +29,9 @@ from kvready.collectors.records import (
     RequestFinished,
     RequestReported,
     Surface,
+    TapEvent,
+    TapState,
+    TapStatus,
 )
 from kvready.collectors.service_targets import NO_TARGETS, ServiceTargets
 
@@ -140,6 +143,19 @@ def test_a_request_that_arrived_before_we_did_is_unseen_not_good() -> None:
     story = Story()
     story.finished(1.0, "earlier")
     assert dict(story.pipeline.service.served) == {(UNNAMED, Served.UNSEEN): 1}
+
+
+def test_requests_that_a_restart_ended_were_not_served() -> None:
+    story = Story()
+    story.arrives(1.0, "a", range(4))
+    story.arrives(1.1, "b", range(4))
+    story.finished(1.2, "a")
+    restart = TapStatus("observer-scheduler-0", 0, TapEvent.EPOCH, TapState.LIVE, epoch=2)
+    story.tell(2.0, restart, tap="recorder")
+    assert dict(story.pipeline.service.served) == {
+        (UNNAMED, Served.NO_TARGET): 1,
+        (UNNAMED, Served.FAILED): 1,
+    }
 
 
 def test_where_a_prefix_was_is_what_was_so_at_arrival() -> None:

@@ -50,8 +50,8 @@ MOVEMENT = (
                 "on the way from below, no room for who waits for one, passed over with room, or "
                 "nobody waits for one.", Label("reason", tuple(Idle))),
         counter("link_untold_seconds_total", "seconds",
-                "Time with loads ordered by a mover that does not tell when it begins: busy or not "
-                "is unknown."),
+                "Time in which it is unknown whether anything was: a mover does not tell when it "
+                "begins, or the observer's stream was not whole."),
         counter("copies_total", "copies", "Copies of KV between tiers that finished.",
                 SOURCE, DESTINATION),
         counter("copy_bytes_total", "bytes", "KV bytes that those copies moved.",

@@ -58,9 +58,9 @@ SERVICE = (
     *at(
         Level.OBSERVER,
         counter("served_requests_total", "requests",
-                "Requests that ended, by how they fared over the whole path against their own "
-                "target of the first token, else the configured one, and the configured pace: "
-                "`good` is goodput.", CLASS, SERVED),
+                "Requests that ended, or were lost in a restart, by how they fared over the whole "
+                "path against their own target of the first token, else the configured one, and "
+                "the configured pace: `good` is goodput.", CLASS, SERVED),
         counter("arrivals_by_surface_total", "requests",
                 "Requests by where they were first seen: what comes before that counts nowhere.",
                 Label("surface", tuple(Surface))),
