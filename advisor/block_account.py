@@ -22,8 +22,8 @@ class BlockAccount:
         self.free = UNBOUNDED if limits.free_blocks is None else limits.free_blocks
         self._limits = limits
         self._lent = 0
-        # By family, idle blocks that an admission took: the next of it finds them held. That they
-        # fall idle again while others wait is left out.
+        # By family, idle blocks that an admission took: the next of it finds them held, until one
+        # of them ends.
         self._woken: dict[int, int] = {}
         self._loaded: dict[int, int] = {}  # by family, blocks that loads bring
         self._holders: dict[int, list[Job]] = {}  # by the first block of their chains
@@ -79,6 +79,8 @@ class BlockAccount:
         if job.chain:
             holders = self._holders.get(job.chain[0], [])
             holders[:] = [one for one in holders if one is not job]
+        self._loaded.pop(job.family, None)
+        self._woken.pop(job.family, None)
         self.free += max(0, job.blocks_held - self._shared(job))
 
     def grow(self, job: Job, tokens: int) -> None:

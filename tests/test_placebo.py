@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvready.advisor import shadow as shadow_module
@@ -65,11 +66,15 @@ def placebos(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Difference]]:
     yield found
 
 
-def served(seed: int, rate: float, faults: tuple[str, ...] = ()) -> Pipeline:
-    """A simulated engine watched to its end."""
+def served(
+    seed: int, rate: float, faults: tuple[str, ...] = (), seats_told: int | None = None
+) -> Pipeline:
+    """A simulated engine watched to its end; it may say that it has other seats than it has."""
     pipeline = Pipeline()
     broken = Faults(map(parse_fault, faults))
     engine = SimEngine(MACHINE, mix(rate, 300, seed), broken, Flags(), seed)
+    if seats_told is not None:
+        engine.described = msgspec.structs.replace(engine.described, batch_request_limit=seats_told)
     clock = Clock(1_000.0, 1.7e9, speed=1.0)
     recorder = Recorder(pipeline.ingest, started_seconds=1_000.0)
     assert engine.run(clock, RecordedSink(recorder, clock, engine.described.block_tokens))
@@ -92,6 +97,15 @@ def test_a_simulated_engine_reads_zero_wherever_an_episode_begins(
     served(seed, rate, faults)
     assert len(placebos) > 20
     assert {(one.ttft_seconds, one.busy_seconds) for one in placebos} == {(0.0, 0.0)}
+
+
+def test_an_engine_that_does_otherwise_than_we_think_does_not_read_zero() -> None:
+    known = served(3, 12.0).shadow.savings.savings(0.1, 0, 1.0)[0]
+    mistaken = served(3, 12.0, seats_told=4).shadow.savings.savings(0.1, 0, 1.0)[0]
+    assert known.verdict is Verdict.SHOWN
+    assert known.ttft.seconds == 0.0
+    assert mistaken.verdict is Verdict.UNPROVEN
+    assert mistaken.ttft.seconds < -mistaken.requests  # seconds that nobody waited
 
 
 @pytest.mark.parametrize("name", ["vllm-0.32-cpu-kv-heavy", "vllm-0.32-cpu-kv-heavy-movers"])
