@@ -38,10 +38,13 @@ class FakeRequest:
     tail_tokens: int = 1
     output_tokens: int = 1
     priority: int = 0
+    arrival_time: float = 0.0
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
     num_preemptions: int = 0
     skip_reading_prefix_cache: bool = False
+    kv_transfer_params: dict[str, Any] | None = None
+    prefill_stats: Any = None
     block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,7 +79,7 @@ class ByPriority:
 
     def add_request(self, request: Any) -> None:
         self._heap.append(request)
-        self._heap.sort(key=lambda one: one.priority)
+        self._heap.sort(key=lambda one: (one.priority, one.arrival_time, one.request_id))
 
     def remove_requests(self, requests: Iterable[Any]) -> None:
         gone = set(requests)
@@ -160,6 +163,8 @@ class FakeVllm:
     def add(self, *requests: FakeRequest) -> None:
         """They arrive."""
         for request in requests:
+            if self.hook is not None:
+                self.hook.arriving(request)
             self.requests[request.request_id] = request
             self.waiting.add_request(request)
 
@@ -254,8 +259,9 @@ class FakeVllm:
             return False
         usable = request.block_hashes[found : (request.num_prompt_tokens - 1) // BLOCK]
         ahead = _leading(usable, self.host.chunks)
-        if not ahead:
+        if not ahead or (request.kv_transfer_params or {}).get("max_load_tokens") == 0:
             return False
+        request.prefill_stats = SimpleNamespace(num_external_cached_tokens=ahead * BLOCK)
         request.status = Status.WAITING_FOR_REMOTE_KVS
         request.num_computed_tokens = (found + ahead) * BLOCK
         self.free.num_free_blocks -= len(request.blocks)

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from fake_vllm import FakeRequest, FirstCome, Status
+from fake_vllm import ByPriority, FakeRequest, FirstCome, Status
 from test_hook_scheduler import HOLD_SECONDS, ON, STEP_SECONDS, Engine, convoy, fresh, into_host
 
 from kvready.advisor.hooks.lease import NOTHING, Held
@@ -93,12 +93,39 @@ class Brittle(FirstCome):
         self._check("extend")
         super().extend(requests)
 
+
+class BrittleHeap(ByPriority):
+    """Likewise."""
+
+    fails = ""
+
+    def _check(self, name: str) -> None:
+        if name == self.fails:
+            self.fails = ""
+            raise Broken(name)
+
+    def add_request(self, request: Any) -> None:
+        self._check("add_request")
+        super().add_request(request)
+
     def remove_requests(self, requests: Any) -> None:
         self._check("remove_requests")
         super().remove_requests(requests)
 
 
-@pytest.mark.parametrize("method", ["clear", "extend", "remove_requests"])
+@pytest.mark.parametrize("method", ["add_request", "remove_requests"])
+def test_a_heap_that_fails_is_whole_again(method: str) -> None:
+    engine = Engine(policy="priority")
+    engine.vllm.waiting = heap = BrittleHeap()
+    engine.flags.say({Policy.DEDUP: ON})
+    engine.vllm.add(*convoy())
+    heap.fails = method
+    engine.run()
+    assert engine.vllm.ends.keys() == {"r0", "r1", "r2", "r3"}
+    assert engine.hook.failures == 1
+
+
+@pytest.mark.parametrize("method", ["clear", "extend"])
 @pytest.mark.parametrize("in_pass", [True, False], ids=["before the pass", "in the pass"])
 def test_a_queue_that_fails_is_whole_again(method: str, in_pass: bool) -> None:
     engine = Engine(host=True)

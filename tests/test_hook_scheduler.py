@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvready.advisor.flags import Split
 from kvready.advisor.hooks.held_requests import LEAST_SECONDS, PATIENCE, HeldRequests, LeaderSpeed
 from kvready.advisor.hooks.lease import NOTHING, Held, Switch
+from kvready.advisor.hooks.load_limit import LoadLimit
 from kvready.advisor.hooks.vllm_hook import VllmHook
 from kvready.advisor.hooks.vllm_view import prefix_group
 from kvready.advisor.ledger import Target
@@ -358,6 +359,49 @@ def test_loads_start_first_under_balance_and_the_head_keeps_its_blocks() -> None
 def test_no_load_is_brought_forward_on_a_prediction_that_stays_bad() -> None:
     large = told_cell(Target.LOAD, load_cell(Tier.HOST, 39 * (2 << 16)))
     assert first_pass(Switch(is_on=True, outside=frozenset({large}))) == ([], ["new5"])
+
+
+def test_on_a_busy_link_what_is_sooner_computed_again_is_not_loaded() -> None:
+    """Loads of 1,248 tokens take 100 passes; so many are computed in three."""
+    engine = Engine(host=True, load_passes=100, cap=512)
+    engine.flags.say({Policy.BALANCE: ON})
+    engine.vllm.add(fresh("warm", 100, 400))
+    early = [fresh("early", number) for number in range(2)]
+    late, limited = fresh("late", 5), fresh("limited", 6)
+    limited.kv_transfer_params = {"max_load_tokens": 64}
+    into_host(engine, *early, late, limited)
+    engine.vllm.add(*early)
+    engine.step(150)
+    assert engine.vllm.loads == ["early0", "early1"]
+    again = fresh("again", 7)
+    into_host(engine, again)
+    engine.vllm.add(again)
+    engine.step(2)
+    engine.vllm.add(late, limited)
+    assert late.kv_transfer_params == {"max_load_tokens": 0}
+    assert limited.kv_transfer_params == {"max_load_tokens": 64}, "a client's own"
+    assert again.kv_transfer_params is None, "the link was idle when it came"
+    engine.run()
+    assert engine.vllm.computed["late5"] == 40 * BLOCK + 1
+    assert engine.hook.failures == 0
+
+
+def test_a_load_is_kept_where_computing_again_gains_too_little() -> None:
+    limit = LoadLimit()
+    assert limit.limit(1_000) is None, "nothing was seen"
+    for _ in range(100):
+        limit.saw(0.02, {"a": 200}, 100)
+        limit.saw(0.02, {}, 100)
+    link, compute = limit.loads.tokens_per_second, limit.prefills.tokens_per_second
+    assert link == pytest.approx(10_000, rel=0.01)
+    assert compute == pytest.approx(5_000, rel=0.01)
+    # 1,000 tokens: 0.2 s to compute; to load 0.1 s, and what is ahead.
+    limit.saw(0.02, {"ahead": 2_900}, 100)
+    assert limit.limit(1_000) is None
+    limit.saw(0.02, {"ahead": 2_900, "another": 300}, 100)
+    assert limit.limit(1_000) == 0
+    assert limit.limit(0) is None
+    assert limit.computed_again == 1
 
 
 def test_what_is_evicted_while_somebody_waits_is_computed_again_by_one() -> None:

@@ -10,7 +10,7 @@ from kvready.advisor.hooks.compatibility import (
     SCHEDULER_HOOK,
     VLLM,
     Support,
-    compatibility_table,
+    compatibility_page,
     support,
 )
 from kvready.advisor.hooks.hook_settings import HOLD_SECONDS, HookSettings, hook_settings
@@ -48,7 +48,7 @@ def test_each_version_has_one_row_for_each_policy_and_says_something() -> None:
     versions = {(row.engine, row.version, row.hook) for row in COMPATIBILITY}
     assert len(keys) == len(versions) * len(Policy)
     assert all(row.says for row in COMPATIBILITY)
-    assert all(f"| {row.version} |" in compatibility_table() for row in COMPATIBILITY)
+    assert all(f"| {row.version} |" in compatibility_page() for row in COMPATIBILITY)
 
 
 def test_a_version_that_is_not_known_is_refused_whatever_it_looks_like() -> None:

@@ -34,10 +34,11 @@ class Row(NamedTuple):
 ORDER_ALONE = (
     "loads run before admission there, so that no batch stands still for one: the ratio of "
     "Algorithm 1 removes nothing and decode fill has no place; what is chosen is when loads start, "
+    "and on a busy link that a request computes again what it could load (`max_load_tokens`), "
     "under first-come-first-served order, and with an offloading connector whose host tier is an "
     "LRU of single blocks"
 )
-UNKNOWN = "its private interface was not tested; the hook observes, the engine is a stock one"
+UNKNOWN = "its private interface was not tested: a stock scheduler, watched from outside (level 2)"
 
 COMPATIBILITY = (
     Row(
@@ -98,9 +99,11 @@ def support(engine: str, version: str, hook: str, policy: Policy) -> Row:
     return rows.get(short) or rows[ANY_OTHER]
 
 
-def compatibility_table() -> str:
-    """The table for the docs."""
-    lines = ["| engine | version | hook | policy | support | what to know |", "|---" * 6 + "|"]
+def compatibility_page() -> str:
+    """The page for the docs."""
+    lines = ["# Hooks and policies, by engine and version", ""]
+    lines += ["A hook obeys this table; in a version that is not in it no policy acts.", ""]
+    lines += ["| engine | version | hook | policy | support | what to know |", "|---" * 6 + "|"]
     lines += [f"| {' | '.join(row[:3])} | `{row.policy}` | {row.support} | {row.says} |"
               for row in COMPATIBILITY]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -9,18 +9,26 @@ and looks at so many requests; the rest of a longer queue stands as it does in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from kvready.advisor.hooks.held_requests import HeldRequests, LeaderSpeed
-from kvready.advisor.hooks.vllm_view import Chain, VllmView, computes, is_plain, prefix_group
+from kvready.advisor.hooks.load_limit import LoadLimit
+from kvready.advisor.hooks.vllm_view import (
+    RUNNING,
+    Chain,
+    VllmView,
+    computes,
+    is_plain,
+    loads,
+    prefix_group,
+)
 from kvready.advisor.load_start_order import load_start_order
 from kvready.advisor.strata import Admission as Admitted
 from kvready.advisor.strata import Plan, Reason, Settings, Waiting, defer_delay_hits
 from kvready.advisor.transient import TransientBlocks
-from kvready.advisor.waiting_queue import WaitingQueue
+from kvready.advisor.waiting_queue import Match, WaitingQueue
 
 SCANNED_REQUESTS = 128  # of a longer queue, from its front
 NEW_BLOCKS_PER_PASS = 2_048  # of newcomers, each of whom costs as much as its prompt is long
@@ -46,7 +54,7 @@ class _Leader:
 
     def __init__(self, request: Any) -> None:
         self.request: Any = request
-        self.computed = int(request.num_computed_tokens)
+        self.computed: int = request.num_computed_tokens
 
 
 class QueuePlanner:
@@ -55,12 +63,15 @@ class QueuePlanner:
     def __init__(self, view: VllmView, hold_seconds: float) -> None:
         self.speed = LeaderSpeed()
         self.holds = HeldRequests(hold_seconds, self.speed)
+        self.load_limit = LoadLimit()
         self._view = view
         self._settings = Settings(hold_seconds=hold_seconds)
         self._transient = TransientBlocks()
-        self._queue = WaitingQueue(view.match, self._transient, view.block_tokens)
+        self._queue = WaitingQueue(self._match, self._transient, view.block_tokens)
+        self._matches: dict[int, tuple[Chain, Match]] = {}  # found in this pass, by first block
         self._waiting: dict[str, Any] = {}
         self._chains: dict[str, Chain] = {}
+        self._groups: dict[str, int | None] = {}
         self._promised: dict[str, int] = {}  # from which block on
         self._leaders: dict[str, _Leader] = {}
         self._held: frozenset[str] = frozenset()
@@ -74,13 +85,14 @@ class QueuePlanner:
 
     def round(self, now_seconds: float, treats: Treats | None, moves: Moves | None) -> Round:
         """Plan a pass. Whom dedup may hold, and which loads balance may start early; None: off."""
-        view = self._view
-        queue = list(islice(view.queue, SCANNED_REQUESTS))
+        queue = self._view.first(SCANNED_REQUESTS)
+        self._matches.clear()
         self._follow_queue(queue, now_seconds)
         self._follow_leaders(now_seconds)
-        self._look(now_seconds)
         known = [one.request_id for one in queue if one.request_id in self._waiting]
         waiting = self._queue.these(known, now_seconds)
+        if self._look(waiting):
+            waiting = self._queue.these(known, now_seconds)
         self._promise(waiting)
         candidates, held = waiting, frozenset[str]()
         if treats is not None:
@@ -90,6 +102,16 @@ class QueuePlanner:
             self._queue.settle(Plan((), tuple(held), (), 0, 0), now_seconds)
         self._held, self._now_seconds = held, now_seconds
         return Round(held, moves and self._order(queue, candidates, held, moves))
+
+    def limited(self, request: Any, moves: Moves) -> int | None:
+        """How many tokens a request that arrives may load; None: all that it finds."""
+        if not self.load_limit.loading_tokens:
+            return None
+        match = self._view.match(self._view.chain(request))
+        blocks = match.held_blocks - match.hbm_blocks
+        if not moves(blocks * self._view.block_bytes):
+            return None
+        return self.load_limit.limit(blocks * self._view.block_tokens)
 
     def _order(
         self,
@@ -138,8 +160,9 @@ class QueuePlanner:
                 return False
             if places[one.leader] > places[one.request_id]:
                 return False
-        return treats(prefix_group(request), one.awaited_tokens) and self.holds.may_hold(
-            one.request_id, one.awaited_tokens, one.held_seconds
+        name, tokens = one.request_id, one.awaited_tokens
+        return treats(self._groups[name], tokens) and self.holds.may_hold(
+            name, tokens, one.held_seconds
         )
 
     def _follow_queue(self, queue: Sequence[Any], now_seconds: float) -> None:
@@ -158,24 +181,25 @@ class QueuePlanner:
             chain = self._chains[name] = self._view.chain(request)
             room -= len(chain)
             self._waiting[name] = request
+            self._groups[name] = prefix_group(request)
             self._queue.arrive(name, request.num_prompt_tokens, chain)
             if self._view.knows_all_tiers and is_plain(request):
                 self._promise(self._queue.these([name], now_seconds))
 
     def _settle(self, gone: Sequence[str], now_seconds: float) -> None:
-        """Since when somebody is held, or was passed by a later one."""
+        """Who of those that are left was passed by a later one."""
         admitted = [
             Admitted(name, Reason.FITS, 0, 0) for name in gone if computes(self._waiting[name])
         ]
-        if admitted or self._held:
-            deferred = tuple(self._held)
-            self._queue.settle(Plan(tuple(admitted), deferred, (), 0, 0), now_seconds)
+        if admitted:
+            self._queue.settle(Plan(tuple(admitted), (), (), 0, 0), now_seconds)
 
     def _leave(self, name: str) -> None:
         """It waits no longer: it computes, or it ended, or it is too far behind."""
         request = self._waiting.pop(name)
         chain = self._chains.pop(name)
         self._queue.leave(name)
+        del self._groups[name]
         self._promised.pop(name, None)
         self.holds.forget(name)
         if computes(request):
@@ -194,20 +218,29 @@ class QueuePlanner:
             self._transient.dispatch(name)
 
     def _follow_leaders(self, now_seconds: float) -> None:
-        before = self._now_seconds
+        before, unfinished = self._now_seconds, self._view.unfinished
+        loading: dict[str, int] = {}
+        prefilled = 0
         for name, leader in list(self._leaders.items()):
-            request: Any = leader.request
-            if self._view.request(name) is not request or not computes(request):
+            request = leader.request
+            if name not in unfinished or not computes(request):
                 self._end(name)
                 continue
-            computed = int(request.num_computed_tokens)
-            if before is not None and request.status.name == "RUNNING":
+            if tokens := loads(request):
+                loading[name] = tokens
+            computed = request.num_computed_tokens
+            if computed == leader.computed or request.status._name_ != RUNNING:
+                continue
+            if before is not None:
                 self.speed.saw(computed - leader.computed, now_seconds - before)
+            prefilled += max(0, computed - leader.computed)
             leader.computed = computed
-            if computed >= request.num_prompt_tokens and request.status.name == "RUNNING":
+            if computed >= request.num_prompt_tokens:
                 del self._leaders[name]
                 self._transient.complete(name)
                 self._queue.follow(name)
+        if before is not None:
+            self.load_limit.saw(now_seconds - before, loading, prefilled)
 
     def _end(self, name: str) -> None:
         """It brings nothing any more: aborted, preempted or done."""
@@ -231,29 +264,52 @@ class QueuePlanner:
         if has_grown:
             self._queue.follow("")  # who had nobody to wait for may have somebody now
 
-    def _look(self, now_seconds: float) -> None:
-        """Renew the matches of those whose last block went, or whose next one came.
+    def _look(self, waiting: Sequence[Waiting]) -> bool:
+        """Whether matches are to be renewed: of whom the last block went, or the next one came.
 
         Of a prefix the tail is evicted first, so that its last block vouches for those before it.
+        Whoever waits for one that computes is not looked at before that one is near: the blocks of
+        what runs are not evicted, and more of them than before would change nothing.
         """
-        view, size = self._view, self._view.block_tokens
+        in_hbm, is_held = self._view.in_hbm, self._view.is_held
+        chains, size = self._chains, self._view.block_tokens
+        leaders, threshold = self._leaders, self._settings.delay_tokens
         came: dict[int, None] = {}
         lost: dict[int, Chain] = {}  # by the block that is gone: what was found up to it
-        for one in self._queue.these(self._waiting, now_seconds):
-            chain = self._chains[one.request_id]
-            held = one.context_tokens // size
-            in_hbm = held - len(one.load_hashes)
-            if in_hbm and not view.is_in_hbm(chain[in_hbm - 1]):
-                lost.setdefault(chain[in_hbm - 1], chain[:in_hbm])
-            elif held > in_hbm and not view.is_held(chain[held - 1]):
-                lost.setdefault(chain[held - 1], chain[:held])
-            if held > in_hbm and view.is_in_hbm(chain[in_hbm]):
-                came[chain[in_hbm]] = None
-            if held < len(chain) and view.is_held(chain[held]):
-                came[chain[held]] = None
+        for one in waiting:
+            if one.awaited_tokens > threshold and (leader := leaders.get(one.leader)) is not None:
+                awaited_end = one.context_tokens + one.awaited_tokens
+                if leader.computed + threshold < awaited_end:
+                    continue
+            chain = chains[one.request_id]
+            end = one.context_tokens // size
+            hbm_end = end - len(one.load_hashes)
+            if hbm_end and in_hbm(chain[hbm_end - 1]) is None:
+                lost.setdefault(chain[hbm_end - 1], chain[:hbm_end])
+            elif end > hbm_end:
+                if not is_held(chain[end - 1]):
+                    lost.setdefault(chain[end - 1], chain[:end])
+                if in_hbm(chain[hbm_end]) is not None:
+                    came[chain[hbm_end]] = None
+            if end < len(chain) and is_held(chain[end]):
+                came[chain[end]] = None
         if lost:
             self._queue.removed([chain[self._found(chain)] for chain in lost.values()])
-        self._queue.stored(came)
+        if came:
+            self._queue.stored(came)
+        return bool(lost or came)
+
+    def _match(self, chain: Chain) -> Match:
+        """Followers of one leader look for the same blocks, and a block names all before it."""
+        known = self._matches.get(chain[0])
+        if known is not None:
+            like, match = known
+            end = match.held_blocks
+            if end < min(len(chain), len(like)) and chain[end] == like[end]:
+                return match
+        match = self._view.match(chain)
+        self._matches[chain[0]] = chain, match
+        return match
 
     def _found(self, chain: Chain) -> int:
         """Where the first block lies that went, of a chain whose last one did."""

@@ -20,16 +20,18 @@ from kvready.advisor.hooks.compatibility import SCHEDULER_HOOK, VLLM, Support, s
 from kvready.advisor.hooks.lease import OFF, Held, Switch
 from kvready.advisor.hooks.named_step import NamedStep
 from kvready.advisor.hooks.queue_planner import Moves, QueuePlanner, Round, Treats
-from kvready.advisor.hooks.vllm_view import VllmView
+from kvready.advisor.hooks.vllm_view import LOAD_LIMIT, VllmView
 from kvready.advisor.ledger import Target
 from kvready.advisor.policies import Policy
 from kvready.advisor.shape_cells import inflight_cell, load_cell, told_cell
 from kvready.collectors.names import Tier
 
-logger = logging.getLogger(__name__)
+# vLLM shows its own loggers; others, in some versions, nowhere.
+logger = logging.getLogger("vllm.kvready")
 
 POLICIES = (Policy.DEDUP, Policy.BALANCE)
 NOBODY: frozenset[str] = frozenset()
+MAX_KNOWN = 4_096  # answers that are kept while the flags stay as they are
 
 
 class _Stood(NamedTuple):
@@ -38,6 +40,31 @@ class _Stood(NamedTuple):
     queue: Any
     everybody: Sequence[Any]
     held: Sequence[Any]
+
+
+class _Holding:
+    """Whom one switch lets dedup hold: asked at each pass for each request, worked out once."""
+
+    def __init__(self) -> None:
+        self._switch = OFF
+        self._known: dict[tuple[int | None, int], bool] = {}
+
+    def treats(self, switch: Switch) -> Treats:
+        """As a question of prefix group and awaited tokens."""
+        if switch is not self._switch or len(self._known) > MAX_KNOWN:
+            self._switch, self._known = switch, {}
+        known = self._known
+
+        def treats(group: int | None, awaited_tokens: int) -> bool:
+            # Cells are powers of two of tokens.
+            key = (group, awaited_tokens.bit_length())
+            found = known.get(key)
+            if found is None:
+                cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
+                found = known[key] = switch.treats(group, cell)
+            return found
+
+        return treats
 
 
 class VllmHook:
@@ -62,6 +89,7 @@ class VllmHook:
         self._hold_seconds = hold_seconds
         self._clock = clock
         self._steps = NamedStep()
+        self._holding = _Holding()
         self._has_failed = False
         self._stood: _Stood | None = None
         self._view: VllmView | None = None
@@ -70,6 +98,13 @@ class VllmHook:
         except Exception as error:  # noqa: BLE001 - nothing here may reach the engine
             self._fail(error)
             self.refusals = dict.fromkeys(POLICIES, "the scheduler could not be read")
+
+    def arriving(self, request: Any) -> None:
+        """A request is about to be handed to the scheduler, and to its connector."""
+        try:
+            self._limit_load(request)
+        except Exception as error:  # noqa: BLE001 - nothing here may reach the engine
+            self._fail(error)
 
     def before_pass(self) -> None:
         """Take out who is held, and put the rest in order."""
@@ -138,39 +173,54 @@ class VllmHook:
             logger.info("kvready hook: on from step %d on", self.passes - 1)
             self.planner = QueuePlanner(self._view, self._hold_seconds)
             self.planner.begin(self._scheduler.requests.values())
-        treats = None if dedup is OFF else _treats(dedup)
+        treats = None if dedup is OFF else self._holding.treats(dedup)
         moves = _moves(balance) if balance.is_on else None
         round_ = self.planner.round(now_seconds, treats, moves)
         self._release()
         self._arrange(round_)
 
+    def _limit_load(self, request: Any) -> None:
+        """Where the link is so busy that computing again is sooner; a client's own limit stands."""
+        if self.planner is None:
+            return
+        balance = self._flags().switch(Policy.BALANCE, self._clock())
+        told = request.kv_transfer_params
+        if Policy.BALANCE in self.refusals or not balance.is_on or told:
+            return
+        limit = self.planner.limited(request, _moves(balance))
+        if limit is not None:
+            request.kv_transfer_params = {LOAD_LIMIT: limit}
+
     def _arrange(self, round_: Round) -> None:
         if not round_.held and round_.order is None:
             return
-        queue = self._scheduler.waiting
+        queue, requests = self._scheduler.waiting, self._scheduler.requests
+        held = [requests[name] for name in round_.held]
+        if not _keeps_order(queue):
+            self._stood = _Stood(queue, held, held)
+            self.held = round_.held
+            queue.remove_requests(held)
+            return
         stood = list(queue)
-        held = [request for request in stood if request.request_id in round_.held]
         left = [request for request in stood if request.request_id not in round_.held]
         if round_.order is not None:
             order = {name: place for place, name in enumerate(round_.order)}
             left.sort(key=lambda request: order.get(request.request_id, len(order)))
         self._stood = _Stood(queue, stood, held)
         self.held = round_.held
-        if round_.order is None:
-            queue.remove_requests(held)
-        else:
-            _refill(queue, left)
+        _refill(queue, left)
 
     def _restore(self, stood: _Stood) -> None:
         """All in the places where they stood; whom the pass put there goes first."""
         queue = stood.queue
-        if not hasattr(queue, "extend"):  # a heap orders them itself
-            _return_missing(queue, stood.held)
-        else:
-            places = {one.request_id: place for place, one in enumerate(stood.everybody)}
-            left = [*queue, *stood.held]
-            left.sort(key=lambda request: places.get(request.request_id, -1))
-            _refill(queue, left)
+        if not _keeps_order(queue):
+            for request in stood.held:
+                queue.add_request(request)
+            return
+        places = {one.request_id: place for place, one in enumerate(stood.everybody)}
+        left = [*queue, *stood.held]
+        left.sort(key=lambda request: places.get(request.request_id, -1))
+        _refill(queue, left)
 
     def _mark(self, held: Sequence[Any]) -> None:
         """The engine's own account of who was passed over."""
@@ -208,12 +258,9 @@ def _moves(switch: Switch) -> Moves:
     return moves
 
 
-def _treats(switch: Switch) -> Treats:
-    def treats(group: int | None, awaited_tokens: int) -> bool:
-        cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
-        return switch.treats(group, cell)
-
-    return treats
+def _keeps_order(queue: Any) -> bool:
+    """A queue; else a heap, that orders by itself."""
+    return hasattr(queue, "extend")
 
 
 def _refill(queue: Any, requests: Sequence[Any]) -> None:

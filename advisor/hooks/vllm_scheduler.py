@@ -19,12 +19,18 @@ from kvready.collectors.errors import SettingsError
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
 
 
 class ArrangedScheduler(AsyncScheduler):  # type: ignore[misc]  # untyped here
     """vLLM's scheduler, whose queue a hook arranges for the time of a pass."""
 
     policy_hook: VllmHook | None = None
+
+    def add_request(self, request: Request) -> None:
+        if self.policy_hook is not None:
+            self.policy_hook.arriving(request)
+        super().add_request(request)
 
     def schedule(self, *arguments: Any, **named: Any) -> SchedulerOutput:
         hook = self.policy_hook

@@ -6,8 +6,10 @@ counts, touches or decides is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Any, cast
 
 from kvready.advisor.policies import Policy
@@ -18,11 +20,18 @@ from kvready.collectors.engine.engine_facts import group_pages
 GROUP = bytes(4)  # of the only cache group: engine and host tier both add it to a block's hash
 HASH_BYTES = 8  # of a digest: what events and records name a block by
 FIRST_COME = "fcfs"
+RUNNING = "RUNNING"
+LOADING = "WAITING_FOR_REMOTE_KVS"
+COMPUTING = frozenset({RUNNING, LOADING})
+LOAD_LIMIT = "max_load_tokens"  # of a request, where its connector reads it
 HOST_POLICY = "LRUCachePolicy"  # another one may count what is looked up
 
 # A block's name: the planner only compares and hashes it, so that the engine's own keys will do.
 Chain = Sequence[int]
 Lookup = Callable[[Any], Any]
+
+
+_by_priority = attrgetter("priority", "arrival_time", "request_id")
 
 
 class VllmView:
@@ -32,7 +41,7 @@ class VllmView:
         self._scheduler = scheduler
         self.block_tokens = int(scheduler.block_size)
         pool = scheduler.kv_cache_manager.block_pool
-        self._in_hbm: Lookup = pool.cached_block_hash_to_block.get_one_block
+        self.in_hbm: Lookup = pool.cached_block_hash_to_block.get_one_block
         self._free = pool.free_block_queue
         connector = scheduler.connector
         self._host = None if connector is None else _host_tier(connector)
@@ -64,14 +73,18 @@ class VllmView:
             found[Policy.BALANCE] = "there is no host tier that can be read: no_hook"
         return found
 
-    @property
-    def queue(self) -> Any:
-        """Those who own no blocks, in the order in which the scheduler takes them."""
-        return self._scheduler.waiting
+    def first(self, count: int) -> list[Any]:
+        """So many of those who own no blocks, in the order in which the scheduler takes them."""
+        queue = self._scheduler.waiting
+        heap = getattr(queue, "_heap", None)
+        # Iterating a heap compares requests one method call at a time.
+        return list(islice(queue, count)) if heap is None else nsmallest(count, heap, _by_priority)
 
-    def request(self, request_id: str) -> Any:
-        """An unfinished request; None: it is not, or never was."""
-        return self._scheduler.requests.get(request_id)
+    @property
+    def unfinished(self) -> Mapping[str, Any]:
+        """All requests, by name."""
+        found: Mapping[str, Any] = self._scheduler.requests
+        return found
 
     def chain(self, request: Any) -> Chain:
         """The names of its prompt's whole blocks."""
@@ -81,24 +94,22 @@ class VllmView:
 
     def match(self, chain: Chain) -> Match:
         """How many blocks, without a gap from the start, can be found."""
-        in_hbm = _leading(chain, self._in_hbm)
+        in_hbm = _leading(chain, self.in_hbm)
         if self._host is None:
             return Match(in_hbm, in_hbm)
         host = self._host
         held = in_hbm
         for name in islice(chain, in_hbm, None):
-            if self._in_hbm(name) is None and not _is_ready(host(name)):
+            if self.in_hbm(name) is None and not _is_ready(host(name)):
                 break
             held += 1
         return Match(in_hbm, held)
 
-    def is_in_hbm(self, name: Any) -> bool:
-        """Whether one block can be found there."""
-        return self._in_hbm(name) is not None
-
     def is_held(self, name: Any) -> bool:
-        """Whether it can be found in any tier."""
-        return self.is_in_hbm(name) or (self._host is not None and _is_ready(self._host(name)))
+        """Whether a block can be found in any tier."""
+        if self.in_hbm(name) is not None:
+            return True
+        return self._host is not None and _is_ready(self._host(name))
 
     def limits(self) -> BatchLimits:
         """What of the engine's bounds matters to when loads start."""
@@ -118,16 +129,23 @@ def is_plain(request: Any) -> bool:
     Whoever was preempted owes its user tokens, so that holding it would stop them.
     """
     return (
-        request.status.name == "WAITING"
+        request.status._name_ == "WAITING"  # `name` is a property of enums, and not a fast one
         and request.num_computed_tokens == 0
         and request.num_preemptions == 0
         and not request.skip_reading_prefix_cache
     )
 
 
+def loads(request: Any) -> int:
+    """Tokens of a load of its own that is under way."""
+    if request.status._name_ != LOADING or request.prefill_stats is None:
+        return 0
+    return int(request.prefill_stats.num_external_cached_tokens)
+
+
 def computes(request: Any) -> bool:
     """Whether it is in, or its load is under way."""
-    return request.status.name in ("RUNNING", "WAITING_FOR_REMOTE_KVS")
+    return request.status._name_ in COMPUTING
 
 
 def _leading(chain: Chain, lookup: Lookup) -> int:

@@ -16,6 +16,7 @@ import typer.main
 from kvready.advisor import contract_schema
 from kvready.advisor.commands.app import app as command_line
 from kvready.advisor.engine_hazards import ENGINE_HAZARDS
+from kvready.advisor.hooks.compatibility import compatibility_page
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.service import policy_document
 from kvready.advisor.service.app import create_app
@@ -53,6 +54,7 @@ def documents() -> dict[str, str]:
         "cli.md": commands(),
         "gates.md": NOTE + "\n" + gates_page(),
         "policies.md": NOTE + "\n" + policy_document.policies(),
+        "compatibility.md": NOTE + "\n" + compatibility_page(),
         "vllm-counters.md": vllm_counters(),
         "readiness.schema.json": json.dumps(contract_schema.document(), indent=1) + "\n",
     }

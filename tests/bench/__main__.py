@@ -19,6 +19,7 @@ from tests.bench import (
     canary,
     gateway,
     gather,
+    hook,
     intervals,
     inventory,
     load_model,
@@ -28,13 +29,14 @@ from tests.bench import (
     tap,
     whatif,
 )
-from tests.engine import bench_attached, bench_movers
+from tests.engine import bench_attached, bench_hook, bench_movers
 from tests.engine.bench_observer import observer_step_seconds
 
 OUTPUT = Path("build/bench.json")
 ENGINE_PYTHON = Path("build/engine/bin/python").absolute()
 MODEL = Path("build/models/kv-heavy").absolute()
 MOVERS = "movers"
+HOOK = "hook"
 OBSERVER_WAITING = 128
 OBSERVER_BUDGET_SECONDS = 100e-6
 
@@ -46,6 +48,7 @@ def rows_without_engine() -> Iterator[Row]:
     for events_per_message in tap.EVENTS_PER_MESSAGE:
         yield from tap.tap_rows(events_per_message)
     yield observer_row()
+    yield from hook.hook_rows()
     yield inventory.memory_row()
     yield inventory.prefix_row()
     yield from intervals.interval_rows()
@@ -60,13 +63,15 @@ def rows_without_engine() -> Iterator[Row]:
 
 
 def rows_with_engine(levels: list[str]) -> Iterator[Row]:
-    """What being watched costs an engine, level by level, and what the gather saves it."""
-    known = [*bench_attached.BUDGET_RATIO, MOVERS]
+    """What watching and acting cost an engine, level by level, and what the gather saves it."""
+    known = [*bench_attached.BUDGET_RATIO, MOVERS, HOOK]
     if unknown := set(levels) - set(known):
         raise SystemExit(f"no bench {', '.join(sorted(unknown))}; name some of {', '.join(known)}")
-    for level in levels or [*bench_attached.BUDGET_RATIO, MOVERS]:
+    for level in levels or known:
         if level == MOVERS:
             yield from bench_movers.mover_rows(ENGINE_PYTHON, MODEL)
+        elif level == HOOK:
+            yield from bench_hook.hook_rows(ENGINE_PYTHON, MODEL)
         else:
             yield from bench_attached.attached_rows(ENGINE_PYTHON, MODEL, level)
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,16 @@ def engine_python() -> Path:
     if not python.exists():
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up(f"{python} is missing; run `make engine`, or set KVREADY_ENGINE_PYTHON")
+    return python
+
+
+@pytest.fixture(scope="session")
+def older_python() -> Path:
+    """The Python that has vLLM 0.28."""
+    python = (REPOSITORY / "build/engine-0.28/bin/python").absolute()
+    if not python.exists():
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up(f"{python} is missing; run `make engine-test`")
     return python
 
 
@@ -65,6 +75,8 @@ def generate(engine_python: Path, models: Path) -> Generate:
         observed: bool = False,
         host_tier: dict[str, Any] | None = None,
         max_requests: int = 8,
+        settings: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         engine: dict[str, Any] = {
             "model": str(models / "check"),
@@ -78,6 +90,7 @@ def generate(engine_python: Path, models: Path) -> Generate:
             "enforce_eager": True,
             "enable_prefix_caching": True,
             "disable_log_stats": False,
+            **(settings or {}),
         }
         if scheduler_class is not None:
             engine["scheduler_cls"] = scheduler_class
@@ -103,7 +116,7 @@ def generate(engine_python: Path, models: Path) -> Generate:
                 capture_output=True,
                 timeout=GENERATE_SECONDS,
                 cwd=folder,
-                env=_environment(folder if observed else None),
+                env={**_environment(folder if observed else None), **(environment or {})},
             )
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
             return {**json.loads(account.read_text()), "sockets": sorted(folder.glob("*.sock"))}
@@ -114,7 +127,7 @@ def generate(engine_python: Path, models: Path) -> Generate:
 def _environment(observer_folder: Path | None) -> dict[str, str]:
     return {
         **os.environ,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

@@ -22,7 +22,7 @@ def main() -> None:
     llm = LLM(**job["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     steps: list[list[list[Any]]] = []
-    counts = {"loads": 0, "preempted": 0}
+    counts = {"loads": 0, "preempted": 0, "held": 0}
     _write_down(scheduler, steps, counts)
     sampling = SamplingParams(
         temperature=0, max_tokens=job["output_tokens"], ignore_eos=True, detokenize=False
@@ -33,15 +33,21 @@ def main() -> None:
         done = llm.generate(prompts, sampling, use_tqdm=False)
         outputs += [list(one.outputs[0].token_ids) for one in done]
     observer = getattr(scheduler, "step_observer", None)
+    hook = getattr(scheduler, "policy_hook", None)
     account = {
         "scheduler": type(scheduler).__name__,
         "observed": observer is not None,
         "failures": observer.publisher.failures if observer is not None else 0,
+        "hook": None if hook is None else _account_of(hook),
         "outputs": outputs,
         "steps": steps,
         **counts,
     }
     Path(job["account"]).write_text(json.dumps(account))
+
+
+def _account_of(hook: Any) -> dict[str, Any]:
+    return {"failures": hook.failures, "refusals": dict(hook.refusals)}
 
 
 def _write_down(scheduler: Any, steps: list[Any], counts: dict[str, int]) -> None:
@@ -55,6 +61,8 @@ def _write_down(scheduler: Any, steps: list[Any], counts: dict[str, int]) -> Non
             chosen = output.num_scheduled_tokens.items()
             steps.append([[name.split("-")[0], tokens] for name, tokens in chosen])
         counts["preempted"] += len(output.preempted_req_ids or ())
+        hook = getattr(scheduler, "policy_hook", None)
+        counts["held"] += 0 if hook is None else len(hook.held)
         if output.kv_connector_metadata is not None:
             counts["loads"] += len(output.kv_connector_metadata.load_jobs)
         return output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -21,16 +20,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 BLOCK_TOKENS = 32
 VOCABULARY = 2048
 QUIET_SECONDS = 2.0
-
-
-@pytest.fixture(scope="module")
-def older_python() -> Path:
-    """The interpreter that has vLLM 0.28."""
-    python = Path(__file__).resolve().parents[2] / "build" / "engine-0.28" / "bin" / "python"
-    if not python.exists():
-        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
-        give_up(f"{python} is missing; run `make engine`")
-    return python.absolute()
 
 
 def test_its_events_tell_which_prompts_are_in_hbm(older_python: Path, models: Path) -> None:
