@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from kvready.advisor.gates import report_bytes
+from kvready.advisor.modes import Transition
 from kvready.advisor.playback import play
 from kvready.advisor.report_difference import differences
 from kvready.advisor.verdicts import GateReport
@@ -38,6 +40,7 @@ MANIFEST, REPORTS, RECORDING = "manifest.json", "reports.json", "recording.kvr"
 MAX_MANIFEST_BYTES = 64 * 1024
 MAX_REPORT_BYTES = 16 * 1024 * 1024
 MAX_REPORTS = 64
+MAX_MOVES = 1_024  # of policies, the latest
 PIECE_BYTES = 1 << 20
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # so that the same evidence makes the same file
 
@@ -68,14 +71,20 @@ class Verified(msgspec.Struct, frozen=True):
     differences: list[str]
     made_by: str  # the version of kvready
     replayed_by: str
+    moves: tuple[Transition, ...] = ()  # of policies, that the recording leads to
 
 
 def make_bundle(
-    source: Path, target: Path, report_id: str = "", cut: Slice | None = None
+    source: Path,
+    target: Path,
+    report_id: str = "",
+    cut: Slice | None = None,
+    kept: Sequence[GateReport] = (),
 ) -> tuple[GateReport, ...]:
     """Bundle a recording, or a part of it, with the verdicts that it leads to.
 
-    The last ones, or those of the moment of one report. Raises `RecordingError`.
+    The last ones, or those of the moment of one report; or, unseen, those of one moment that a
+    sidecar kept while it wrote the recording. Raises `RecordingError`.
     """
     if target.exists():
         raise RecordingError(f"{target} exists; bundles are never overwritten: name another file")
@@ -83,12 +92,12 @@ def make_bundle(
         part = source if cut is None else Path(folder) / "part.kvr"
         if cut is not None:
             _copy(read_recording(source), cut.of(read_recording(source)), part)
-        reports = _chosen(part, report_id)
-        kept = Path(folder) / RECORDING
+        reports = tuple(kept[:MAX_REPORTS]) or _chosen(part, report_id)
+        copied = Path(folder) / RECORDING
         last_ingest = reports[0].made_ingest
         recording = read_recording(part)
-        _copy(recording, _until(recording, last_ingest), kept)
-        _write(target, reports, kept)
+        _copy(recording, _until(recording, last_ingest), copied)
+        _write(target, reports, copied)
     return reports
 
 
@@ -102,7 +111,7 @@ def verify_bundle(path: Path) -> Verified:
             recording = Path(folder) / RECORDING
             with recording.open("wb") as file:
                 _extract(path, archive, RECORDING, manifest.recording, file)
-            here = _replayed(recording, there)
+            here, moves = _replayed(recording, there)
     told = differences(here, there)
     is_equal = [report_bytes(one) for one in here] == [report_bytes(one) for one in there]
     return Verified(
@@ -111,6 +120,7 @@ def verify_bundle(path: Path) -> Verified:
         differences=told,
         made_by=manifest.kvready_version,
         replayed_by=VERSION,
+        moves=moves,
     )
 
 
@@ -156,18 +166,21 @@ def _chosen(path: Path, report_id: str) -> tuple[GateReport, ...]:
     return tuple(moments[moment][:MAX_REPORTS])
 
 
-def _replayed(path: Path, wanted: tuple[GateReport, ...]) -> tuple[GateReport, ...]:
+def _replayed(
+    path: Path, wanted: tuple[GateReport, ...]
+) -> tuple[tuple[GateReport, ...], tuple[Transition, ...]]:
     moment = wanted[0].made_ingest if wanted else -1
     found: list[GateReport] = []
+    moves: deque[Transition] = deque(maxlen=MAX_MOVES)
 
     def heard(report: GateReport) -> None:
         if report.made_ingest == moment and len(found) < MAX_REPORTS:
             found.append(report)
 
-    played = play(path, on_report=heard)
+    played = play(path, on_report=heard, on_transition=moves.append)
     if played.damage:
         raise RecordingError(f"the recording in the bundle is damaged: {played.damage}")
-    return tuple(found)
+    return tuple(found), tuple(moves)
 
 
 def _until(items: Iterable[Ingested], last_ingest: int) -> Iterator[Ingested]:

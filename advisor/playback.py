@@ -12,6 +12,7 @@ from kvready.advisor.compute import ComputePrior
 from kvready.advisor.contract import Evidence
 from kvready.advisor.ledger import Pair
 from kvready.advisor.load_priors import LoadPriors
+from kvready.advisor.modes import Transition
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.verdicts import GateReport
 from kvready.collectors.recording import (
@@ -62,9 +63,10 @@ def play(
     on_pair: Callable[[Pair, bytes], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_report: Callable[[GateReport], None] | None = None,
+    on_transition: Callable[[Transition], None] | None = None,
 ) -> Playback:
     """Play a recording; `on_pair` gets each pair with its JSON line, `on_progress` the records,
-    `on_report` each gate report.
+    `on_report` each gate report, `on_transition` each move of a policy.
 
     Loads and compute start from what those of the recorded run started from. Raises
     `RecordingError` for a file that is no recording.
@@ -83,6 +85,7 @@ def play(
         LoadPriors.of_told(header.load_start),
         compute_prior=ComputePrior.of_told(header.compute_start),
         on_report=on_report,
+        on_transition=on_transition,
         targets=header.targets or NO_TARGETS,
     )
     records = 0

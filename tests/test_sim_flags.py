@@ -43,7 +43,7 @@ def held(items: list[Ingested]) -> list[RequestDeferred]:
     return [
         item.record
         for item in items
-        if isinstance(item.record, RequestDeferred) and item.record.reason is DeferReason.OTHER
+        if isinstance(item.record, RequestDeferred) and item.record.reason is DeferReason.HOLD
     ]
 
 

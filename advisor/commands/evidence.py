@@ -60,7 +60,12 @@ def verify(bundle: Bundle, as_json: AsJson = False) -> None:
 def _text(found: Verified) -> str:
     if found.equal:
         names = ", ".join(found.report_ids)
-        return f"equal: {len(found.report_ids)} verdicts come out again, byte for byte ({names})"
+        lines = [f"equal: {len(found.report_ids)} verdicts come out again, byte for byte ({names})"]
+        lines += [
+            f"on the way: {one.policy} {one.trigger}, {one.after.mode} ({one.reason})"
+            for one in found.moves
+        ]
+        return "\n".join(lines)
     lines = ["different: what comes out here is not what the bundle says", *found.differences]
     if found.made_by != found.replayed_by:
         lines.append(

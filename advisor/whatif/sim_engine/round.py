@@ -29,6 +29,7 @@ class Round:
     ) -> None:
         self.deferred: list[str] = []  # for a load that another one ordered
         self.held: list[str] = []  # by a policy
+        self.aside: list[str] = []  # for what is not there yet, by the engine itself
         self.loading: set[int] = set()  # in HBM for whoever waits for them, not yet findable
         self.now = 0.0
         self.planning = False  # then orders are told behind the batch; else at once
@@ -53,9 +54,11 @@ class Round:
         for request_id in self.deferred:
             self._watcher.deferred(now, request_id, DeferReason.LOAD)
         for request_id in self.held:
+            self._watcher.deferred(now, request_id, DeferReason.HOLD)
+        for request_id in self.aside:
             self._watcher.deferred(now, request_id, DeferReason.OTHER)
-        self.deferred.clear()
-        self.held.clear()
+        for told in (self.deferred, self.held, self.aside):
+            told.clear()
 
     def _tell_orders(self) -> None:
         orders, self._orders = self._orders, []

@@ -123,7 +123,7 @@ class WatchedRun(Run):
         if stalled > 0.0 and self._left:
             return Slot(None, 0, now + stalled)
         self._obey()
-        self._told.held.extend(self._aside.values())
+        self._told.aside.extend(self._aside.values())
         self._told.planning = True
         slot = super()._begin_slot()
         if slot is None:
