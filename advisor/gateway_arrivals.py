@@ -7,7 +7,8 @@ from there, and the gateway's prefix group, by which it drew whom to hold, is th
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from enum import StrEnum
 
 import msgspec
 
@@ -20,6 +21,16 @@ from kvready.collectors.records import (
     Surface,
 )
 from kvready.collectors.request_ids import reported_id
+
+
+class Told(StrEnum):
+    """What became of requests that a gateway told of. A held one is also something else."""
+
+    JOINED = "joined"
+    HELD = "held"
+    LEFT_HELD = "left_held"  # their client left while they were held
+    LOST = "lost"  # forgotten at the bound, or of one name with another
+
 
 MAX_AWAITED = 16_384  # the oldest is forgotten, counted
 
@@ -36,11 +47,7 @@ class GatewayArrivals:
     """Requests that a gateway has, and that no scheduler has shown yet."""
 
     def __init__(self) -> None:
-        self.told = 0
-        self.joined = 0
-        self.held = 0
-        self.left_held = 0  # whose client left while they were held
-        self.lost = 0  # forgotten at the bound, or of one name with another
+        self.counts: Counter[Told] = Counter()
         self._awaited: OrderedDict[str, Upstream] = OrderedDict()
 
     def __len__(self) -> int:
@@ -56,11 +63,11 @@ class GatewayArrivals:
                 found = self._awaited.get(record.request_id)
                 if found is not None and not found.was_held:
                     found.was_held = True
-                    self.held += 1
+                    self.counts[Told.HELD] += 1
                 return found is not None
             case RequestFinished():
                 found = self._awaited.pop(record.request_id, None)
-                self.left_held += found is not None and found.was_held
+                self.counts[Told.LEFT_HELD] += found is not None and found.was_held
                 return found is not None
             case _:
                 return False
@@ -68,16 +75,15 @@ class GatewayArrivals:
     def join(self, scheduler_id: str) -> Upstream | None:
         """What the gateway told of a request that has reached the scheduler; once."""
         found = self._awaited.pop(reported_id(scheduler_id), None)
-        self.joined += found is not None
+        self.counts[Told.JOINED] += found is not None
         return found
 
     def _arrived(self, record: RequestArrived) -> None:
-        self.told += 1
         if self._awaited.pop(record.request_id, None) is not None:
-            self.lost += 2  # which of the two an engine's request is, nobody can say
+            self.counts[Told.LOST] += 2  # which of the two an engine's request is, nobody can say
             return
         group = record.block_hashes[0] if record.block_hashes else None
         self._awaited[record.request_id] = Upstream(record.arrived_seconds, group)
         if len(self._awaited) > MAX_AWAITED:
             self._awaited.popitem(last=False)
-            self.lost += 1
+            self.counts[Told.LOST] += 1

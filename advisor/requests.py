@@ -104,6 +104,11 @@ class RequestState:
         return min(self.upstream.arrived_seconds, self.arrived.arrived_seconds)
 
     @property
+    def surface(self) -> Surface:
+        """Where that was."""
+        return self.arrived.surface if self.upstream is None else Surface.GATEWAY
+
+    @property
     def is_running(self) -> bool:
         """Whether it was dispatched and not preempted since."""
         return bool(self.computing) and self.computing[-1][1] is None

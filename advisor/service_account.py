@@ -83,7 +83,7 @@ class ServiceAccount:
 
     def arrive(self, state: RequestState, reuse_tokens: int | None) -> None:
         """Take down what the request depends on, as it is now."""
-        self.surfaces[state.arrived.surface] += 1
+        self.surfaces[state.surface] += 1
         if reuse_tokens is not None:
             self.reuse_tokens += reuse_tokens
             self.reuses += 1

@@ -6,7 +6,7 @@ import pytest
 from story import Story, prefill
 
 from kvready.advisor import gateway_arrivals
-from kvready.advisor.gateway_arrivals import GatewayArrivals
+from kvready.advisor.gateway_arrivals import GatewayArrivals, Told
 from kvready.advisor.requests import RequestState
 from kvready.advisor.waits import WaitState, split_wait
 from kvready.advisor.window_tracker import WindowTracker, _group
@@ -49,6 +49,8 @@ def test_the_wait_begins_at_the_gateway(told: str, scheduled: str) -> None:
     assert story.pipeline.totals.wait_seconds[WaitState.FRONTEND] == 2.0
     assert story.pipeline.totals.unattributed_seconds == pytest.approx(0.0)
     assert story.pipeline.totals.arrivals == 1
+    assert story.pipeline.service.surfaces == {Surface.GATEWAY: 1}
+    assert story.pipeline.gateway.counts == {Told.HELD: 1, Told.JOINED: 1}
 
 
 def test_what_no_gateway_told_is_as_it_was() -> None:
@@ -87,7 +89,8 @@ def test_a_client_that_left_while_held_is_counted_and_forgotten() -> None:
     arrivals.take(RequestDeferred("a", 1.0, DeferReason.HOLD))
     assert arrivals.take(RequestFinished("a", 2.0, Outcome.ABORTED))
     assert arrivals.take(RequestFinished("b", 2.0, Outcome.ABORTED))
-    assert (arrivals.held, arrivals.left_held, len(arrivals)) == (1, 1, 0)
+    assert arrivals.counts == {Told.HELD: 1, Told.LEFT_HELD: 1}
+    assert len(arrivals) == 0
 
 
 def test_an_engines_own_records_are_left_to_the_engine() -> None:
@@ -102,12 +105,12 @@ def test_two_of_one_name_are_neither(monkeypatch) -> None:
     for seconds in (1.0, 2.0):
         arrivals.take(RequestArrived("a", Surface.GATEWAY, seconds, 10))
     assert arrivals.join("a-b673a854") is None
-    assert arrivals.lost == 2
+    assert arrivals.counts[Told.LOST] == 2
     monkeypatch.setattr(gateway_arrivals, "MAX_AWAITED", 2)
     for name in "bcd":
         arrivals.take(RequestArrived(name, Surface.GATEWAY, 1.0, 10))
     assert [arrivals.join(name) is not None for name in "bcd"] == [False, True, True]
-    assert (arrivals.joined, arrivals.lost) == (2, 3)
+    assert (arrivals.counts[Told.JOINED], arrivals.counts[Told.LOST]) == (2, 3)
 
 
 def test_names_are_those_of_the_engines_reports() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvready.advisor.constraint import Constraint
 from kvready.advisor.distribution import WAIT_BUCKETS
+from kvready.advisor.gateway_arrivals import Told
 from kvready.advisor.served import Served
 from kvready.advisor.service.metric import (
     BOUNDED,
@@ -64,6 +65,10 @@ SERVICE = (
         counter("arrivals_by_surface_total", "requests",
                 "Requests by where they were first seen: what comes before that counts nowhere.",
                 Label("surface", tuple(Surface))),
+        counter("gateway_arrivals_total", "requests",
+                "Requests that a gateway told of, by what became of them; `lost`: of one name "
+                "with another, or too many at once, so that their wait counts from the scheduler.",
+                Label("outcome", tuple(Told))),
         *(metric for by in By for metric in _by(by)),
         counter("reuses_total", "requests", "Requests whose prefix had been asked for before."),
         counter("reuse_distance_tokens_total", "tokens",

@@ -101,6 +101,7 @@ def _service(pipeline: Pipeline) -> dict[str, Children]:
             (name, served): count for (name, served), count in service.served.items()
         },
         "arrivals_by_surface_total": {(one,): count for one, count in service.surfaces.items()},
+        "gateway_arrivals_total": {(one,): n for one, n in pipeline.gateway.counts.items()},
         "reuses_total": {(): service.reuses},
         "reuse_distance_tokens_total": {(): service.reuse_tokens},
         "reported_served_requests_total": {(one,): n for one, n in service.reported.items()},
