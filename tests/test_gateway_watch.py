@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +16,7 @@ import httpx
 import pytest
 from flag_server import FlagServer
 from gateway_rig import LONG, Rig, gateway
-from served import free_port, serving
+from served import KVREADY, free_port, serving
 from stub_engine import Call, StubEngine, answer, stream_when_told, wait_for
 
 from kvready.advisor.gateway.server import GatewaySettings, Parts
@@ -224,6 +226,40 @@ def test_the_command_serves_obeys_and_stops(engine: StubEngine) -> None:
             assert "passing on http://127.0.0.1:" in said
     finally:
         server.end()
+
+
+def _is_taken(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 60.0).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_a_second_signal_ends_it_whatever_is_under_way(engine: StubEngine) -> None:
+    engine.behave = stream_when_told
+    port = free_port()
+    command = ("gateway", "--engine", engine.url, "--sidecar", engine.url, "--metrics-port",
+               free_port())  # fmt: skip
+    process = subprocess.Popen(
+        [*KVREADY, *map(str, command), "--port", str(port)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("figures on"):
+                break
+        with socket.create_connection(("127.0.0.1", port), 60.0) as client:
+            client.sendall(b"GET /stream HTTP/1.1\r\nHost: g\r\n\r\n")
+            wait_for(lambda: any(one.target == "/stream" for one in engine.calls), "the call")
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: not _is_taken(port), "nobody new")
+            assert process.poll() is None  # it waits for what is under way
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60.0) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ from kvready.collectors.errors import ServiceError
 MAX_CALLS = 2_048  # under way; one more is answered 503
 BACKLOG = 1_024
 GRACE_SECONDS = 30  # for answers that are under way when we are stopped
+KEEP_ALIVE_SECONDS = 75  # longer than most routers keep a connection, so that none is cut in use
+SPARE_FILES = 256  # descriptors beside two for each call
 NAME = "kvready-gateway"
 
 Say = Callable[[str], None]
@@ -105,6 +108,8 @@ def run(settings: GatewaySettings, say: Say) -> None:
         host, port = front.getsockname()[:2]
         say(f"passing on http://{bracketed(host)}:{port} to {parts.engine.authority.decode()}")
         say(f"figures on http://127.0.0.1:{back.getsockname()[1]}/metrics")
+        if not _has_files():
+            say(f"warning: too few open files are allowed for {MAX_CALLS:,} calls; raise ulimit -n")
         parts.start()
         try:
             asyncio.run(_until_signalled(parts, front, back))
@@ -114,8 +119,14 @@ def run(settings: GatewaySettings, say: Say) -> None:
 
 async def _until_signalled(parts: Parts, front: socket.socket, back: socket.socket) -> None:
     stopping = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopping.is_set():  # a second one ends it at once
+            raise SystemExit(128 + number)
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     await serve(parts, front, back, stopping)
 
 
@@ -144,6 +155,17 @@ async def serve(
     await asyncio.gather(stopped, watching, return_exceptions=True)
     parts.engine.close()
     parts.sidecar.close()
+
+
+def _has_files() -> bool:
+    """Allow this process the open files that all calls need, as far as it may."""
+    wanted = 2 * MAX_CALLS + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        return allowed == wanted
+    return True
 
 
 def _watch_ended(watching: asyncio.Task[None], parts: Parts) -> None:
@@ -199,6 +221,7 @@ def _config(app: object, **options: int) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         **options,  # type: ignore[arg-type]
     )
 
