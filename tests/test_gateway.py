@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import socket
 import struct
 import threading
@@ -488,3 +489,64 @@ def test_stopping_lets_everybody_go_and_finishes_what_is_under_way() -> None:
             rig.engine.call(number).go()
         for asking in askings:
             assert TOKEN in asking.whole()
+
+
+# All at once ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_at_once_everybody_is_answered_and_nothing_is_left(
+    rig: Rig, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rig.flags.on = True
+    rig.costs.fixed = 0.05
+
+    async def behave(call: Call, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(chance.uniform(0.0, 0.03))
+        fate = chance.random()
+        if fate < 0.1:
+            writer.close()
+        elif fate < 0.2:
+            writer.write(answer(503, b"busy"))
+        else:
+            writer.write(STREAM_HEAD + chunk(b"data: " + call.body[-9:] + b"\n\n"))
+            await asyncio.sleep(chance.uniform(0.0, 0.02))
+            writer.write(LAST_CHUNK)
+
+    async def ask(number: int) -> bytes | None:
+        await asyncio.sleep(chance.uniform(0.0, 0.3))
+        tail = f"{chance.choice('ab') * 1_000}{number:06d}"
+        body = json.dumps({"stream": True, "prompt": LONG + tail}).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: g\r\nConnection: close\r\n"
+                     b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+        try:
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.uniform(0.0, 0.05))
+                return None
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def flip() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0.0, 0.1))
+            rig.flags.on = not rig.flags.on
+
+    async def run() -> list[bytes | None]:
+        flipping = asyncio.create_task(flip())
+        got = await asyncio.gather(*(ask(number) for number in range(150)))
+        flipping.cancel()
+        return got
+
+    rig.engine.behave = behave
+    for number, got in enumerate(asyncio.run(asyncio.wait_for(run(), 200.0))):
+        if got is None:
+            continue
+        status = got.split(b" ", 2)[1]
+        if status == b"200":
+            assert f'{number:06d}"'.encode() in got
+            assert got.endswith(LAST_CHUNK)
+        else:
+            assert status in (b"502", b"503"), got
