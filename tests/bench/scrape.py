@@ -130,11 +130,39 @@ def hold_row() -> Row:
 
 def loss_row(seconds: float = SCRAPED_SECONDS) -> Row:
     """What of a stream is lost while the sidecar is scraped without a pause."""
+    sent, lost, scraper = scraped(seconds, pause_seconds=0.0)
+    return {
+        "name": "tap_events_lost_during_scrape",
+        "value": lost,
+        "unit": "events",
+        "beside": sent,
+        "ratio": lost / sent,
+        "conditions": _conditions(seconds, sent, scraper) | {"beside": "events sent"},
+    }
+
+
+def lag_row(seconds: float = SCRAPED_SECONDS) -> Row:
+    """How late a record is at most, scraped each second, beside scraped without a pause."""
+    sent, _, scraper = scraped(seconds, pause_seconds=1.0)
+    hurried = scraped(seconds, pause_seconds=0.0)[2]
+    value, beside = (one.largest("ingest_lag_seconds") for one in (scraper, hurried))
+    return {
+        "name": "scrape_ingest_lag_seconds",
+        "value": round(value, 5),
+        "unit": "s",
+        "beside": round(beside, 5),
+        "ratio": round(value / beside, 4),
+        "conditions": _conditions(seconds, sent, scraper) | {"beside": "without a pause"},
+    }
+
+
+def scraped(seconds: float, pause_seconds: float) -> tuple[int, int, Scraper]:
+    """Events that an engine sent, those that were lost, and what the scraper saw meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kv") as folder:
         command = ("serve", "--kv-events", f"ipc://{folder}/live.sock", "--observer-dir", folder,
                    "--otlp-http-port", free_port())  # fmt: skip
         with serving(*command, port=free_port()) as served, _publishing(folder, seconds) as told:
-            scraper = Scraper(served.url)
+            scraper = Scraper(served.url, pause_seconds)
             scraper.start()
             try:
                 sent = int(told.readline())
@@ -143,35 +171,32 @@ def loss_row(seconds: float = SCRAPED_SECONDS) -> Row:
                 scraper.stop()
             dropped = int(served.get("/v1/status").json()["ingest"]["dropped"])
     lost = (sent - messages) * EVENTS_PER_MESSAGE + dropped
+    return sent * EVENTS_PER_MESSAGE, lost, scraper
+
+
+def _conditions(seconds: float, sent: int, scraper: Scraper) -> dict[str, Any]:
     return {
-        "name": "tap_events_lost_during_scrape",
-        "value": lost,
-        "unit": "events",
-        "beside": sent * EVENTS_PER_MESSAGE,
-        "ratio": lost / (sent * EVENTS_PER_MESSAGE),
-        "conditions": {
-            "events_per_second": round(sent * EVENTS_PER_MESSAGE / seconds),
-            "events_per_message": EVENTS_PER_MESSAGE,
-            "messages_kept_for_us": HIGH_WATER_MESSAGES,
-            "seconds": seconds,
-            "scrapes": len(scraper.took),
-            "series": scraper.largest("exported_series"),
-            "scrape_p50_seconds": round(statistics.median(scraper.took), 4),
-            "scrape_max_seconds": round(max(scraper.took), 4),
-            "held_records_max_seconds": round(scraper.largest("snapshot_seconds"), 4),
-            "ingest_lag_max_seconds": round(scraper.largest("ingest_lag_seconds"), 4),
-            "beside": "events sent",
-            "kind": "measured",
-        },
+        "events_per_second": round(sent / seconds),
+        "events_per_message": EVENTS_PER_MESSAGE,
+        "messages_kept_for_us": HIGH_WATER_MESSAGES,
+        "seconds": seconds,
+        "scrapes": len(scraper.took),
+        "series": int(scraper.largest("exported_series")),
+        "scrape_p50_seconds": round(statistics.median(scraper.took), 4),
+        "scrape_max_seconds": round(max(scraper.took), 4),
+        "held_records_max_seconds": round(scraper.largest("snapshot_seconds"), 4),
+        "ingest_lag_max_seconds": round(scraper.largest("ingest_lag_seconds"), 4),
+        "kind": "measured",
     }
 
 
 class Scraper:
-    """Asks for the next page as soon as it has the last."""
+    """Asks for the next page so long after it has the last."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause_seconds: float) -> None:
         self.took: list[float] = []
         self._url = f"{url}/metrics"
+        self._pause_seconds = pause_seconds
         self._largest: dict[str, float] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scraper")
@@ -191,12 +216,14 @@ class Scraper:
 
     def _run(self) -> None:
         with httpx.Client(headers={"accept": OPENMETRICS}, timeout=30.0) as client:
-            while not self._ending.is_set():
+            while True:
                 began = time.monotonic()
                 text = client.get(self._url).text
                 self.took.append(time.monotonic() - began)
                 for name, value in re.findall(rf"^{PREFIX}(\w+) (\S+)$", text, re.MULTILINE):
                     self._largest[name] = max(self.largest(name), float(value))
+                if self._ending.wait(self._pause_seconds):
+                    return
 
 
 def instruments(snapshot: Snapshot) -> CollectorRegistry:
@@ -289,6 +316,7 @@ def scrape_rows() -> Iterator[Row]:
     yield page_row()
     yield hold_row()
     yield loss_row()
+    yield lag_row()
 
 
 def main() -> None:
