@@ -29,6 +29,7 @@ from kvready.advisor.service.metric import (
     Label,
     Metric,
 )
+from kvready.advisor.service.metric_questions import QUESTIONS
 from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.tap_labels import MAX_SHOWN_TAPS
@@ -77,7 +78,14 @@ def metrics() -> str:
         lines += ["", f"## {family.capitalize()}", ""]
         lines += ["| metric | type | unit | level | labels | meaning |", "|---" * 6 + "|"]
         lines += [_metric_row(metric) for metric in CATALOGUE if metric.family is family]
+    lines += ["", "## Questions", "", "| question | query |", "|---|---|"]
+    lines += [f"| {one.question} | `{_cell(one.query)}` |" for one in QUESTIONS]
     return "\n".join(lines) + "\n"
+
+
+def _cell(code: str) -> str:
+    """Code in a cell of a table."""
+    return code.replace("|", "\\|")
 
 
 def _metric_row(metric: Metric) -> str:
