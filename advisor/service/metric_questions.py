@@ -19,7 +19,7 @@ QUESTIONS = (
         'sum(rate(kvready_served_requests_total{served=~"good|late|slow|failed"}[5m]))',
     ),
     Asked(
-        "Whose first token is late: whose prefix is on the host, or far back, or long?",
+        "How late are first tokens, by where their prefix was?",
         "histogram_quantile(0.9, sum by (le, initial_state) "
         "(rate(kvready_ttft_by_state_seconds_bucket[5m])))",
     ),
