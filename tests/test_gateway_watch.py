@@ -19,7 +19,9 @@ from gateway_rig import LONG, Rig, gateway
 from served import KVREADY, free_port, serving
 from stub_engine import Call, StubEngine, answer, stream_when_told, wait_for
 
-from kvready.advisor.gateway.server import GatewaySettings, Parts
+from kvready.advisor.gateway.server import GatewaySettings, Parts, listening
+from kvready.advisor.service import runner
+from kvready.advisor.settings import ApiSettings, Settings
 from kvready.collectors.collector import Level
 from kvready.collectors.errors import SettingsError
 from kvready.collectors.observer_tap import ObserverTap
@@ -226,6 +228,32 @@ def test_the_command_serves_obeys_and_stops(engine: StubEngine) -> None:
             assert "passing on http://127.0.0.1:" in said
     finally:
         server.end()
+
+
+def _answer_waits_for_an_acknowledgement(listener: socket.socket) -> bool:
+    async def run() -> bool:
+        options: asyncio.Queue[int] = asyncio.Queue()
+
+        async def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connected = writer.get_extra_info("socket")
+            options.put_nowait(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(meet, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            found = await options.get()
+            writer.close()
+        return not found
+
+    return asyncio.run(run())  # asyncio's own loop, which an install without extras has
+
+
+def test_no_answer_waits_40_ms_to_be_acknowledged() -> None:
+    with listening("127.0.0.1", 0) as front:
+        assert not _answer_waits_for_an_acknowledgement(front)
+    settings = Settings(api=ApiSettings(port=free_port()))
+    with runner.listening(settings) as sidecar:
+        assert not _answer_waits_for_an_acknowledgement(sidecar)
 
 
 def _is_taken(port: int) -> bool:

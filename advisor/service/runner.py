@@ -113,7 +113,8 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
     """The API's socket, bound. Raises `ServiceError` or `SettingsError` that names the fix."""
     api = settings.api
     family = socket.AF_INET6 if ":" in api.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # The protocol is named, since asyncio turns Nagle's wait off only for sockets that name it.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((api.host, api.port))
