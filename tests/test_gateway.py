@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import httpx
@@ -203,6 +203,67 @@ def received(client: socket.socket, end: bytes) -> bytes:
     while end not in got and (part := client.recv(65_536)):
         got += part
     return got
+
+
+MUCH_BYTES = 128 << 20
+KEPT_BYTES = 96 << 20  # far above what sockets and our own bounds hold
+
+
+def test_an_engine_is_not_read_faster_than_its_client_reads(rig: Rig) -> None:
+    part, written = b"x" * 65_536, [0]
+
+    async def behave(call: Call, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % MUCH_BYTES)
+        while written[0] < MUCH_BYTES:
+            writer.write(part)
+            await writer.drain()
+            written[0] += len(part)
+
+    rig.engine.behave = behave
+    with rig.asking() as asking:
+        asking.until(b"\r\n\r\n")
+        until_still(lambda: written[0])
+        assert written[0] < KEPT_BYTES
+        read = len(asking.got.partition(b"\r\n\r\n")[2])
+        while read < MUCH_BYTES:
+            read += len(asking.socket.recv(1 << 20))
+        assert read == MUCH_BYTES
+
+
+def test_a_client_is_not_read_faster_than_its_engine_reads() -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        rig = stack.enter_context(gateway(url, body_bytes=MUCH_BYTES))
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", rig.port), 60.0))
+        client.sendall(b"POST /up HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n" % MUCH_BYTES)
+        engine = stack.enter_context(listener.accept()[0])
+        sent = [0]
+
+        def send() -> None:
+            while sent[0] < MUCH_BYTES:
+                sent[0] += client.send(bytes(min(1 << 20, MUCH_BYTES - sent[0])))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        until_still(lambda: sent[0])
+        assert sent[0] < KEPT_BYTES
+        _, _, body = received(engine, b"\r\n\r\n").partition(b"\r\n\r\n")
+        got = len(body)
+        while got < MUCH_BYTES:
+            got += len(engine.recv(1 << 20))
+        sending.join(60.0)
+        engine.sendall(answer(200, b"all"))
+        assert received(client, b"all").endswith(b"all")
+
+
+def until_still(number: Callable[[], int]) -> None:
+    """Return once it has not risen for a while."""
+    seen, since = -1, 0
+    while since < 40:
+        time.sleep(0.01)
+        since = since + 1 if number() == seen else 0
+        seen = number()
 
 
 # What the engine's side does wrong ------------------------------------------------------------

@@ -115,7 +115,6 @@ class HoldsMachine(RuleBasedStateMachine):
         assert self.holds.held == len(self.held)
         assert self.holds.leading == len(self.leaders)
         for name, (leader, until) in self.held.items():
-            assert self.holds.is_held(name)
             assert self.holds.until_seconds(name) == until > self.now
             assert leader in self.leaders
 

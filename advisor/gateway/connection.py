@@ -30,7 +30,6 @@ class Connection(asyncio.Protocol):
         self._error: Exception | None = None
         self._news: asyncio.Future[None] | None = None  # whoever waits to read
         self._room: asyncio.Future[None] | None = None  # while no more may be written
-        self.has_answered = False
 
     # What the loop calls -----------------------------------------------------------------------
 
@@ -76,7 +75,6 @@ class Connection(asyncio.Protocol):
 
     def begin(self, method: bytes, target: bytes, headers: Headers) -> None:
         """A request's head. Raises `UpstreamError` for one that no server takes."""
-        self.has_answered = False
         try:
             self._write(self._http.send(h11.Request(method=method, target=target, headers=headers)))
         except h11.LocalProtocolError as error:
@@ -136,7 +134,6 @@ class Connection(asyncio.Protocol):
             except h11.RemoteProtocolError as error:
                 raise UpstreamError(502, f"the engine's answer is not HTTP: {error}") from None
             if event is not h11.NEED_DATA:
-                self.has_answered = True
                 return event
             self._drained()
             if self._is_lost:  # with an error: else the end would have been an event

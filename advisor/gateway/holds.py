@@ -76,10 +76,6 @@ class Holds:
         """Requests that bring something now."""
         return len(self._leaders)
 
-    def is_held(self, name: str) -> bool:
-        """Whether a request waits."""
-        return name in self._held
-
     def until_seconds(self, name: str) -> float:
         """The latest end of a hold."""
         return self._held[name][1]

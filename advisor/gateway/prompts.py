@@ -119,11 +119,6 @@ def chat_prompt(body: bytes) -> Prompt | Unheld:
     return _text(map(bytes, asked.messages), _root(b"chat", asked))
 
 
-def token_prompt(tokens: list[int], root: int) -> Prompt | Unheld:
-    """A prompt of which the tokens are known, under a root that keeps it apart from others."""
-    return _tokens(tokens, root)
-
-
 def _root(kind: bytes, asked: _Shaped) -> int:
     digest = blake2b(kind, digest_size=KEY_BYTES)
     for name in _Shaped.__struct_fields__:
