@@ -8,6 +8,7 @@ is not held again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 PATIENCE = 2.0  # times the predicted seconds
@@ -36,11 +37,15 @@ class HeldRequests:
     def __init__(self, hold_seconds: float, speed: LeaderSpeed) -> None:
         self.overdue = 0  # requests let go at their deadlines
         self.holds = 0  # requests that were held
-        self.longest_seconds = 0.0
+        self.soonest_seconds = math.inf  # until the first deadline of those in this round
         self._bound_seconds = hold_seconds
         self._speed = speed
         self._deadline_seconds: dict[str, float] = {}  # how long each may be held in all
         self._over: set[str] = set()
+
+    def begin(self) -> None:
+        """A round of questions begins."""
+        self.soonest_seconds = math.inf
 
     def may_hold(self, request_id: str, awaited_tokens: int, held_seconds: float) -> bool:
         """Whether its time is not over yet. The first question sets the time."""
@@ -49,7 +54,7 @@ class HeldRequests:
             deadline = self._deadline_seconds[request_id] = self._patience(awaited_tokens)
             self.holds += 1
         if held_seconds < deadline:
-            self.longest_seconds = max(self.longest_seconds, held_seconds)
+            self.soonest_seconds = min(self.soonest_seconds, deadline - held_seconds)
             return True
         if request_id not in self._over:
             self._over.add(request_id)

@@ -13,17 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvready.advisor.hooks.held_requests import HeldRequests, LeaderSpeed
-from kvready.advisor.hooks.load_limit import LoadLimit
-from kvready.advisor.hooks.vllm_view import (
-    RUNNING,
-    Chain,
-    VllmView,
-    computes,
-    is_plain,
-    loads,
-    prefix_group,
-)
+from kvready.advisor.hooks.held_requests import HeldRequests
+from kvready.advisor.hooks.leaders import Leaders
+from kvready.advisor.hooks.vllm_view import Chain, VllmView, computes, is_plain, prefix_group
 from kvready.advisor.load_start_order import load_start_order
 from kvready.advisor.strata import Admission as Admitted
 from kvready.advisor.strata import Plan, Reason, Settings, Waiting, defer_delay_hits
@@ -31,6 +23,7 @@ from kvready.advisor.transient import TransientBlocks
 from kvready.advisor.waiting_queue import Match, WaitingQueue
 
 SCANNED_REQUESTS = 128  # of a longer queue, from its front
+STANDS_PASSES = 3  # what of the caches no event tells may be so old
 NEW_BLOCKS_PER_PASS = 2_048  # of newcomers, each of whom costs as much as its prompt is long
 
 Treats = Callable[[int | None, int], bool]  # prefix group, awaited tokens
@@ -44,26 +37,22 @@ class Round(NamedTuple):
     order: Sequence[str] | None  # of all that were looked at and are not held; None: as it is
 
 
-NOTHING = Round(frozenset(), None)
+class _Planned(NamedTuple):
+    """A round, and how long it stands."""
 
-
-class _Leader:
-    """One that computes what others may wait for."""
-
-    __slots__ = ("computed", "request")
-
-    def __init__(self, request: Any) -> None:
-        self.request: Any = request
-        self.computed: int = request.num_computed_tokens
+    queue: Sequence[Any]
+    asked: tuple[Treats | None, Moves | None]
+    until_seconds: float
+    passes_left: int
+    round: Round
 
 
 class QueuePlanner:
     """Made when a policy is switched on; nothing of it outlives that."""
 
     def __init__(self, view: VllmView, hold_seconds: float) -> None:
-        self.speed = LeaderSpeed()
-        self.holds = HeldRequests(hold_seconds, self.speed)
-        self.load_limit = LoadLimit()
+        self._leaders = Leaders()
+        self.holds = HeldRequests(hold_seconds, self._leaders.speed)
         self._view = view
         self._settings = Settings(hold_seconds=hold_seconds)
         self._transient = TransientBlocks()
@@ -73,9 +62,8 @@ class QueuePlanner:
         self._chains: dict[str, Chain] = {}
         self._groups: dict[str, int | None] = {}
         self._promised: dict[str, int] = {}  # from which block on
-        self._leaders: dict[str, _Leader] = {}
-        self._held: frozenset[str] = frozenset()
-        self._now_seconds: float | None = None  # of the pass before
+        self._plain: set[str] = set()  # once it waits for its turn alone, it does so until it runs
+        self._planned: _Planned | None = None
 
     def begin(self, unfinished: Iterable[Any]) -> None:
         """Who computes already, when a policy comes on."""
@@ -84,11 +72,40 @@ class QueuePlanner:
                 self._lead(request, self._view.chain(request))
 
     def round(self, now_seconds: float, treats: Treats | None, moves: Moves | None) -> Round:
-        """Plan a pass. Whom dedup may hold, and which loads balance may start early; None: off."""
+        """Plan a pass. Whom dedup may hold, and which loads balance may start early; None: off.
+
+        While the queue and its leaders stay as they were a round stands for a few passes.
+        """
         queue = self._view.first(SCANNED_REQUESTS)
+        changed = self._follow_leaders(now_seconds)
+        planned = self._planned
+        if (
+            planned is not None
+            and not changed
+            and planned.passes_left
+            and now_seconds < planned.until_seconds
+            and planned.asked == (treats, moves)
+            and planned.queue == queue
+        ):
+            self._planned = planned._replace(passes_left=planned.passes_left - 1)
+            return planned.round
+        found = self._plan(queue, now_seconds, treats, moves)
+        is_known = len(self._waiting) == len(queue)
+        self._planned = _Planned(
+            queue,
+            (treats, moves),
+            now_seconds + self.holds.soonest_seconds,
+            STANDS_PASSES if is_known else 0,
+            found,
+        )
+        return found
+
+    def _plan(
+        self, queue: Sequence[Any], now_seconds: float, treats: Treats | None, moves: Moves | None
+    ) -> Round:
         self._matches.clear()
+        self.holds.begin()
         self._follow_queue(queue, now_seconds)
-        self._follow_leaders(now_seconds)
         known = [one.request_id for one in queue if one.request_id in self._waiting]
         waiting = self._queue.these(known, now_seconds)
         if self._look(waiting):
@@ -98,20 +115,21 @@ class QueuePlanner:
         if treats is not None:
             candidates, deferred = defer_delay_hits(self._treated(waiting, treats), self._settings)
             held = frozenset([one.request_id for one in deferred])
-        if held - self._held:
+        before = frozenset[str]() if self._planned is None else self._planned.round.held
+        if held - before:
             self._queue.settle(Plan((), tuple(held), (), 0, 0), now_seconds)
-        self._held, self._now_seconds = held, now_seconds
         return Round(held, moves and self._order(queue, candidates, held, moves))
 
     def limited(self, request: Any, moves: Moves) -> int | None:
         """How many tokens a request that arrives may load; None: all that it finds."""
-        if not self.load_limit.loading_tokens:
+        load_limit = self._leaders.load_limit
+        if not load_limit.loading_tokens:
             return None
         match = self._view.match(self._view.chain(request))
         blocks = match.held_blocks - match.hbm_blocks
         if not moves(blocks * self._view.block_bytes):
             return None
-        return self.load_limit.limit(blocks * self._view.block_tokens)
+        return load_limit.limit(blocks * self._view.block_tokens)
 
     def _order(
         self,
@@ -127,7 +145,7 @@ class QueuePlanner:
             if not one.load_tokens or moves(len(one.load_hashes) * block_bytes)
             else msgspec.structs.replace(one, load_tokens=0)
             for one in candidates
-            if is_plain(self._waiting[one.request_id])
+            if self._is_plain(one.request_id)
         ]
         planned = load_start_order(ordered, self._view.limits(), self._settings)
         planned_names = [one.request_id for one in planned]
@@ -150,20 +168,24 @@ class QueuePlanner:
         ]
 
     def _may_hold(self, one: Waiting, places: Mapping[str, int], treats: Treats) -> bool:
-        request = self._waiting[one.request_id]
-        if not is_plain(request):
+        name, tokens = one.request_id, one.awaited_tokens
+        if not self._is_plain(name):
             return False
         if one.leader not in self._leaders:
             # One that waits too leads if it can run, and if its turn is first.
-            leader = self._waiting.get(one.leader)
-            if leader is None or not is_plain(leader):
+            place = places.get(one.leader)
+            if place is None or place > places[name] or not self._is_plain(one.leader):
                 return False
-            if places[one.leader] > places[one.request_id]:
-                return False
-        name, tokens = one.request_id, one.awaited_tokens
         return treats(self._groups[name], tokens) and self.holds.may_hold(
             name, tokens, one.held_seconds
         )
+
+    def _is_plain(self, name: str) -> bool:
+        if name not in self._plain:
+            if not is_plain(self._waiting[name]):
+                return False
+            self._plain.add(name)
+        return True
 
     def _follow_queue(self, queue: Sequence[Any], now_seconds: float) -> None:
         present = {one.request_id for one in queue}
@@ -177,13 +199,13 @@ class QueuePlanner:
             if name in self._waiting or room <= 0:
                 continue
             if name in self._leaders:
-                self._end(name)  # preempted: it leads nobody until it runs again
+                self._end(name)
             chain = self._chains[name] = self._view.chain(request)
             room -= len(chain)
             self._waiting[name] = request
             self._groups[name] = prefix_group(request)
             self._queue.arrive(name, request.num_prompt_tokens, chain)
-            if self._view.knows_all_tiers and is_plain(request):
+            if self._view.knows_all_tiers:
                 self._promise(self._queue.these([name], now_seconds))
 
     def _settle(self, gone: Sequence[str], now_seconds: float) -> None:
@@ -201,6 +223,7 @@ class QueuePlanner:
         self._queue.leave(name)
         del self._groups[name]
         self._promised.pop(name, None)
+        self._plain.discard(name)
         self.holds.forget(name)
         if computes(request):
             self._lead(request, chain)
@@ -211,40 +234,24 @@ class QueuePlanner:
     def _lead(self, request: Any, chain: Chain) -> None:
         """It brings what it has not computed yet, and what it finds is there."""
         name = request.request_id
-        leader = self._leaders[name] = _Leader(request)
-        if request.num_preemptions == 0:
-            start = leader.computed // self._view.block_tokens
-            self._transient.promise(chain, start, name)
-            self._transient.dispatch(name)
+        computed = self._leaders.add(request)
+        self._transient.promise(chain, computed // self._view.block_tokens, name)
+        self._transient.dispatch(name)
 
-    def _follow_leaders(self, now_seconds: float) -> None:
-        before, unfinished = self._now_seconds, self._view.unfinished
-        loading: dict[str, int] = {}
-        prefilled = 0
-        for name, leader in list(self._leaders.items()):
-            request = leader.request
-            if name not in unfinished or not computes(request):
-                self._end(name)
-                continue
-            if tokens := loads(request):
-                loading[name] = tokens
-            computed = request.num_computed_tokens
-            if computed == leader.computed or request.status._name_ != RUNNING:
-                continue
-            if before is not None:
-                self.speed.saw(computed - leader.computed, now_seconds - before)
-            prefilled += max(0, computed - leader.computed)
-            leader.computed = computed
-            if computed >= request.num_prompt_tokens:
-                del self._leaders[name]
-                self._transient.complete(name)
-                self._queue.follow(name)
-        if before is not None:
-            self.load_limit.saw(now_seconds - before, loading, prefilled)
+    def _follow_leaders(self, now_seconds: float) -> bool:
+        """Whether anything came of it."""
+        followed = self._leaders.follow(now_seconds, self._view.unfinished)
+        for name in followed.ended:
+            self._transient.abort(name)
+            self._queue.follow(name)
+        for name in followed.done:
+            self._transient.complete(name)
+            self._queue.follow(name)
+        return followed.is_near or bool(followed.ended or followed.done)
 
     def _end(self, name: str) -> None:
-        """It brings nothing any more: aborted, preempted or done."""
-        del self._leaders[name]
+        """It waits again, and leads nobody until it runs again."""
+        self._leaders.remove(name)
         self._transient.abort(name)
         self._queue.follow(name)
 
@@ -257,7 +264,7 @@ class QueuePlanner:
             name = one.request_id
             start = one.context_tokens // self._view.block_tokens
             known = self._promised.get(name)
-            if (known is None or start < known) and is_plain(self._waiting[name]):
+            if (known is None or start < known) and self._is_plain(name):
                 self._promised[name] = start
                 self._transient.promise(self._chains[name], start, name)
                 has_grown |= known is not None
@@ -277,10 +284,9 @@ class QueuePlanner:
         came: dict[int, None] = {}
         lost: dict[int, Chain] = {}  # by the block that is gone: what was found up to it
         for one in waiting:
-            if one.awaited_tokens > threshold and (leader := leaders.get(one.leader)) is not None:
-                awaited_end = one.context_tokens + one.awaited_tokens
-                if leader.computed + threshold < awaited_end:
-                    continue
+            missing = one.awaited_tokens - threshold
+            if missing > 0 and leaders.is_far(one.leader, one.context_tokens + missing):
+                continue
             chain = chains[one.request_id]
             end = one.context_tokens // size
             hbm_end = end - len(one.load_hashes)

@@ -42,31 +42,6 @@ class _Stood(NamedTuple):
     held: Sequence[Any]
 
 
-class _Holding:
-    """Whom one switch lets dedup hold: asked at each pass for each request, worked out once."""
-
-    def __init__(self) -> None:
-        self._switch = OFF
-        self._known: dict[tuple[int | None, int], bool] = {}
-
-    def treats(self, switch: Switch) -> Treats:
-        """As a question of prefix group and awaited tokens."""
-        if switch is not self._switch or len(self._known) > MAX_KNOWN:
-            self._switch, self._known = switch, {}
-        known = self._known
-
-        def treats(group: int | None, awaited_tokens: int) -> bool:
-            # Cells are powers of two of tokens.
-            key = (group, awaited_tokens.bit_length())
-            found = known.get(key)
-            if found is None:
-                cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
-                found = known[key] = switch.treats(group, cell)
-            return found
-
-        return treats
-
-
 class VllmHook:
     """One scheduler's. `before_pass`, the engine's own pass, `after_pass`; raises nothing."""
 
@@ -89,7 +64,8 @@ class VllmHook:
         self._hold_seconds = hold_seconds
         self._clock = clock
         self._steps = NamedStep()
-        self._holding = _Holding()
+        self._switches = OFF, OFF
+        self._questions: tuple[Treats | None, Moves | None] = None, None
         self._has_failed = False
         self._stood: _Stood | None = None
         self._view: VllmView | None = None
@@ -173,11 +149,17 @@ class VllmHook:
             logger.info("kvready hook: on from step %d on", self.passes - 1)
             self.planner = QueuePlanner(self._view, self._hold_seconds)
             self.planner.begin(self._scheduler.requests.values())
-        treats = None if dedup is OFF else self._holding.treats(dedup)
-        moves = _moves(balance) if balance.is_on else None
-        round_ = self.planner.round(now_seconds, treats, moves)
+        round_ = self.planner.round(now_seconds, *self._asked(dedup, balance))
         self._release()
         self._arrange(round_)
+
+    def _asked(self, dedup: Switch, balance: Switch) -> tuple[Treats | None, Moves | None]:
+        """Whom they let the planner treat; the same questions while the flags stay as they are."""
+        if self._switches[0] is not dedup or self._switches[1] is not balance:
+            self._switches = dedup, balance
+            treats = None if dedup is OFF else _treats(dedup)
+            self._questions = treats, _moves(balance) if balance.is_on else None
+        return self._questions
 
     def _limit_load(self, request: Any) -> None:
         """Where the link is so busy that computing again is sooner; a client's own limit stands."""
@@ -249,6 +231,23 @@ class VllmHook:
                 error,
                 exc_info=error,
             )
+
+
+def _treats(switch: Switch) -> Treats:
+    """Asked at each round for each request, worked out once."""
+    known: dict[tuple[int | None, int], bool] = {}
+
+    def treats(group: int | None, awaited_tokens: int) -> bool:
+        key = group, awaited_tokens.bit_length()  # cells are powers of two of tokens
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_KNOWN:
+                known.clear()
+            cell = told_cell(Target.INFLIGHT_READY, inflight_cell("batch", awaited_tokens))
+            found = known[key] = switch.treats(group, cell)
+        return found
+
+    return treats
 
 
 def _moves(switch: Switch) -> Moves:

@@ -131,7 +131,6 @@ def is_plain(request: Any) -> bool:
     return (
         request.status._name_ == "WAITING"  # `name` is a property of enums, and not a fast one
         and request.num_computed_tokens == 0
-        and request.num_preemptions == 0
         and not request.skip_reading_prefix_cache
     )
 

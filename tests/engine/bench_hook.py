@@ -49,7 +49,7 @@ def hook_rows(engine_python: Path, model: Path) -> Iterator[dict[str, Any]]:
         "conditions": {
             "waiting": account["waiting"],
             "running": 16,
-            "beside": "the median of vLLM's own schedule() in the same passes",
+            "beside": "the mean of vLLM's own schedule() in the same passes",
             "kind": "measured",
         },
     }
