@@ -23,7 +23,7 @@ FUZZED := $(addprefix tests/test_,$(addsuffix .py,hostile_streams sequence vllm_
 PIP_QUIET := --disable-pip-version-check -q
 SOURCES := $(shell find advisor collectors kernels -name '*.py' -o -name '*.c' -o -name '*.html' -o -path '*/static/*' -type f -o -name py.typed)
 
-.PHONY: help setup demo test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak page-shots generate dashboards clean
+.PHONY: help setup demo day test lint engine engine-demo engine-record engine-test bench bench-engine gpu-check fuzz soak page-shots generate dashboards clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | \
@@ -64,6 +64,10 @@ $(BIN)/.rivals: $(BIN)/.gpu
 
 demo: $(BIN)/.kvready ## replay the bundled recording and print what it tells
 	@$(BIN)/kvready demo $(DEMO_FLAGS)
+
+day: $(BIN)/.kvready ## a day of dedup in simulated time, from shadow to its roll-back, into build/day
+	@rm -rf build/day
+	@$(BIN)/python examples/policies/day.py --out build/day
 
 test: lint $(BIN)/.gpu $(BARE)/.kvready ## lint, types, import rules and every test that needs no engine
 	@$(BIN)/python -m pytest -m "not engine and not soak"

@@ -44,7 +44,7 @@ LASTS = {
     FaultName.COUNTERS: math.inf,
 }
 SLOW_LINK_FACTOR = 3.0
-SLOW_LEADER_SECONDS = 5.0  # until its adapter or its grammar is there, or nobody goes before it
+SLOW_LEADER_SECONDS = 3.0  # until its adapter or its grammar is there, or nobody goes before it
 SLOW_COMPUTE_FACTOR = 1.5
 ERRATIC_FACTOR = 20.0
 ERRATIC_SECONDS = 0.5  # slow so long, then as long not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 
@@ -11,6 +12,7 @@ from kvready.collectors.records import Tier
 MEDIUM_OF_TIER = {Tier.HBM: "GPU", Tier.HOST: "CPU", Tier.DISK: "STORAGE"}
 SPEC_KIND = "full_attention"
 VOCABULARY = 32_000  # token ids are made up from the block, so that equal blocks have equal tokens
+TOKEN_STEP = 7_919
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -64,10 +66,21 @@ def block_hash(block: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+@cache
+def _cycle() -> tuple[list[int], list[int]]:
+    """The vocabulary in steps of a number that is prime to it, twice over; each token's place."""
+    tokens = [place * TOKEN_STEP % VOCABULARY for place in range(VOCABULARY)]
+    places = [0] * VOCABULARY
+    for place, token in enumerate(tokens):
+        places[token] = place
+    return tokens * 2, places
+
+
 def token_ids(block: int, block_tokens: int) -> list[int]:
     """Token ids that a block holds: made up, the same whenever it is stored."""
-    first = block_hash(block)
-    return [(first + position * 7_919) % VOCABULARY for position in range(block_tokens)]
+    tokens, places = _cycle()
+    place = places[block_hash(block) % VOCABULARY]
+    return tokens[place : place + block_tokens]
 
 
 def encode(
@@ -80,11 +93,14 @@ def encode(
         local = None if event.tier is Tier.HBM else "LOCAL"
         hashes = [block_hash(block) for block in event.blocks]
         if isinstance(event, Stored):
+            tokens: list[int] = []
+            for block in event.blocks:
+                tokens += token_ids(block, block_tokens)
             told.append(
                 _BlockStored(
                     hashes,
                     None if event.parent is None else block_hash(event.parent),
-                    [token for block in event.blocks for token in token_ids(block, block_tokens)],
+                    tokens,
                     block_tokens,
                     None,
                     medium,
