@@ -67,9 +67,9 @@ class BlockAccount:
         self.free -= taken
         job.blocks_held += job.blocks_needed + job.hbm_blocks if job.chain else taken
         self._hold(job)
-        if job.idle_blocks:
+        if job.idle_blocks and job.family:
             self._woken[job.family] = max(job.idle_blocks, self._woken.get(job.family, 0))
-        if job.load_seconds > 0.0:
+        if job.load_seconds > 0.0 and job.family:
             loaded = job.load_tokens // self._limits.block_tokens
             self._loaded[job.family] = max(loaded, self._loaded.get(job.family, 0))
         job.blocks_needed = job.idle_blocks = job.hbm_blocks = 0

@@ -52,12 +52,18 @@ class Job(msgspec.Struct):
     load_tokens: int = 0  # of the copy that is to be ordered yet, for those who choose by them
     load_hashes: Sequence[int] = ()  # the blocks of those
     idle_blocks: int = 0  # found in HBM with nobody holding them: its admission takes them as well
-    family: int = 0  # the first block of its prompt: one who holds it holds what is idle
+    family: int = 0  # the first block of its prompt: one who holds it holds what is idle; 0: none
     chain: Sequence[int] = ()  # its prompt's blocks, where it is followed who holds which
     hbm_blocks: int = 0  # of these, found in HBM; then these count, and not `idle_blocks`
     fetch_seconds: float = 0.0  # of the fetch into host memory that is to be ordered yet; 0: none
     late_seconds: float = 0.0  # its load starts so much later than the link says
     unseen_seconds: float = 0.0  # from its load's end until the scheduler sees that
+    load_is_ordered: bool = False  # in this roll
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether it waits behind those that an engine which parks them asks first."""
+        return not (self.blocks_held or self.load_is_ordered)
 
     @property
     def prefill_left(self) -> int:

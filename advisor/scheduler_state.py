@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -17,6 +18,7 @@ from kvready.advisor.shared_loads import common_blocks
 from kvready.collectors.records import BatchMember, OverlapMode
 
 ROUNDING_SECONDS = 1e-9  # sums of seconds in another order differ by less
+_HOLDS_NOTHING = attrgetter("holds_nothing")
 
 # Another policy than the engine's: whom to try to admit, in which order, at this moment.
 Scan = Callable[["SchedulerState", Room, float], Sequence[Job]]
@@ -92,7 +94,7 @@ class SchedulerState:
         waiting, place = self.waiting, 0
         if self._scan is not None:
             room = Room(tokens_left, seats - len(self.running), self.blocks.free)
-            waiting = sorted(self._scan(self, room, now), key=_has_no_blocks)
+            waiting = sorted(self._scan(self, room, now), key=_HOLDS_NOTHING)
         promised = self.promised_blocks if waiting else 0
         while place < len(waiting) and tokens_left > 0 and len(self.running) < seats:
             job = waiting[place]
@@ -100,7 +102,7 @@ class SchedulerState:
             if self._parks and self._must_wait(job, now):
                 place += 1
                 continue
-            taken = self.blocks.taken(job, self._brought_tokens(job))
+            taken = self.blocks_to_take(job)
             if not self.blocks.fits(job, taken, promised):
                 break  # nobody overtakes the head of the queue
             self.blocks.take(job, taken)
@@ -129,10 +131,11 @@ class SchedulerState:
         """An engine that parks requests asks those first whose loads it has ordered."""
         if not self._parks:
             return
-        self.waiting.sort(key=_has_no_blocks)
-        self._loading = sum(job.blocks_held > 0 for job in self.waiting)
+        self.waiting.sort(key=_HOLDS_NOTHING)
+        self._loading = sum(not job.holds_nothing for job in self.waiting)
 
     def _order(self, job: Job) -> None:
+        job.load_is_ordered = True
         self._to_load.append(job)
         if job.load_hashes:
             self._owners[job.load_hashes[0]] = job
@@ -280,7 +283,7 @@ class SchedulerState:
         for name in loads:
             job = self._by_id.get(name)
             if job is not None and job.load_seconds > 0.0 and not job.running:
-                self.blocks.take(job, self.blocks.taken(job, self._brought_tokens(job)))
+                self.blocks.take(job, self.blocks_to_take(job))
                 self._order(job)
         self.admit_members(members)
 
@@ -330,7 +333,7 @@ class SchedulerState:
         promised = self.promised_blocks if self.waiting else 0
         for job in self.waiting:
             self.work += 1
-            taken = self.blocks.taken(job, self._brought_tokens(job))
+            taken = self.blocks_to_take(job)
             fits = self.blocks.fits(job, taken, promised)
             if fits and (job.usable_after_seconds <= now or not self._parks):
                 return True
@@ -347,16 +350,17 @@ class SchedulerState:
         for job in admitted:
             if self._parks and job.load_seconds > 0.0:
                 self._waits_for_another(job, math.inf)  # not any more: what that brought is found
-            self.blocks.take(job, self.blocks.taken(job, self._brought_tokens(job)))
+            self.blocks.take(job, self.blocks_to_take(job))
             self._admit(job, 0.0)
             job.context_tokens = found[job.request_id]
 
-    def _brought_tokens(self, job: Job) -> int:
-        """Of its prompt, that its leader has computed and still holds."""
+    def blocks_to_take(self, job: Job) -> int:
+        """Of the free ones, by its admission: but what its leader has computed and still holds."""
         leader = self._by_id.get(job.leader)
-        if leader is None or not leader.running:
-            return 0
-        return max(0, self.found_tokens(job) - job.context_tokens)
+        brought = 0
+        if leader is not None and leader.running:
+            brought = max(0, self.found_tokens(job) - job.context_tokens)
+        return self.blocks.taken(job, brought)
 
     def _admit(self, job: Job, now: float) -> None:
         job.running = True
@@ -394,7 +398,3 @@ class SchedulerState:
         members.append(BatchMember(job.request_id, new, job.context_tokens, left > 0))
         self._shares[job.request_id] = new
         return new
-
-
-def _has_no_blocks(job: Job) -> bool:
-    return not job.blocks_held

@@ -59,5 +59,5 @@ class StrataScan:
             leader=job.leader,
             held_seconds=now - self._held_since.get(job.request_id, now),
             context_tokens=found,
-            blocks_needed=job.blocks_needed,
+            blocks_needed=state.blocks_to_take(job),
         )
