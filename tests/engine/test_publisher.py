@@ -29,7 +29,8 @@ from kvready.collectors.records import (
     Tier,
 )
 
-JOIN_SECONDS = 0.3
+JOIN_SECONDS = 0.3  # from a handshake until the publisher knows what is subscribed to
+WAIT_SECONDS = 30.0  # for what must come, however busy the machine is
 DECODER = msgspec.msgpack.Decoder(list[AnyRecord])
 
 
@@ -46,13 +47,17 @@ class Subscriber:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVHWM, queue_messages)
         self.socket.subscribe(b"")
+        monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self.socket.connect(f"ipc://{socket_path(folder, 'scheduler', 0)}")
+        assert monitor.poll(WAIT_SECONDS * 1000)
+        monitor.close(0)
+        self.socket.disable_monitor()
         time.sleep(JOIN_SECONDS)
 
-    def messages(self, seconds: float = JOIN_SECONDS) -> list[tuple[int, list[AnyRecord]]]:
-        """All that arrives until nothing does for so long."""
-        found = []
-        while self.socket.poll(int(seconds * 1000)):
+    def messages(self) -> list[tuple[int, list[AnyRecord]]]:
+        """All that arrives until nothing more does for a while."""
+        found: list[tuple[int, list[AnyRecord]]] = []
+        while self.socket.poll((JOIN_SECONDS if found else WAIT_SECONDS) * 1000):
             topic, sequence, payload = self.socket.recv_multipart()
             assert topic == b"kvready"
             found.append((int.from_bytes(sequence, "big"), DECODER.decode(payload)))
