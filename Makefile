@@ -70,7 +70,7 @@ day: $(BIN)/.kvready ## a day of dedup in simulated time, from shadow to its rol
 	@$(BIN)/python examples/policies/day.py --out build/day
 
 test: lint $(BIN)/.gpu $(BARE)/.kvready ## lint, types, import rules and every test that needs no engine
-	@$(BIN)/python -m pytest -m "not engine and not soak"
+	@$(BIN)/python -m pytest -m "not engine and not soak" -n 2 --dist loadfile
 
 lint: $(BIN)/.kvready ## formatting, types and import rules
 	@$(BIN)/ruff check .
