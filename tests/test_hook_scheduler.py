@@ -255,16 +255,36 @@ def test_nobody_is_held_on_a_prediction_that_stays_bad() -> None:
     assert not engine.hook.held
 
 
-def test_who_was_preempted_or_reads_no_cache_is_never_held() -> None:
+def test_who_was_preempted_or_reads_no_cache_or_fetches_its_own_is_never_held() -> None:
     engine = Engine()
     engine.flags.say({Policy.DEDUP: ON})
-    leader, resumed, alone = convoy(2)
+    leader, resumed, alone, remote = convoy(3)
+    remote.kv_transfer_params = {"do_remote_prefill": True}
     resumed.num_preemptions = 1
     resumed.status = Status.PREEMPTED
     alone.skip_reading_prefix_cache = True
-    engine.vllm.add(leader, resumed, alone)
+    engine.vllm.add(leader, resumed, alone, remote)
     engine.step()
     assert not engine.hook.held
+
+
+def test_what_cannot_be_done_here_is_said_before_anything_is_tried() -> None:
+    def refused(**changed: object) -> dict[Policy, str]:
+        vllm = FakeVllm(host=True)
+        for name, value in changed.items():
+            setattr(vllm, name, value)
+        return VllmHook(vllm, "0.32.0", lambda: NOTHING, HOLD_SECONDS).refusals
+
+    assert refused() == {}
+    both = {Policy.DEDUP, Policy.BALANCE}
+    assert refused(hash_block_size=16).keys() == both
+    groups = 2 * FakeVllm().kv_cache_config.kv_cache_groups
+    hybrid = refused(kv_cache_config=SimpleNamespace(kv_cache_groups=groups))
+    assert all("several groups" in hybrid[policy] for policy in both)
+    uncached = SimpleNamespace(
+        block_pool=FakeVllm().kv_cache_manager.block_pool, enable_caching=False
+    )
+    assert "no_benefit" in refused(kv_cache_manager=uncached)[Policy.DEDUP]
 
 
 def test_without_capped_chunks_dedup_stays_out_and_says_why() -> None:

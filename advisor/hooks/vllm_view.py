@@ -23,6 +23,7 @@ FIRST_COME = "fcfs"
 RUNNING = "RUNNING"
 LOADING = "WAITING_FOR_REMOTE_KVS"
 COMPUTING = frozenset({RUNNING, LOADING})
+REMOTE_PREFILL = "do_remote_prefill"  # of a request that another engine prefilled
 LOAD_LIMIT = "max_load_tokens"  # of a request, where its connector reads it
 HOST_POLICY = "LRUCachePolicy"  # another one may count what is looked up
 
@@ -55,13 +56,15 @@ class VllmView:
         found: dict[Policy, str] = {}
         scheduler = self._scheduler
         config = scheduler.vllm_config
+        reason = ""
         if len(scheduler.kv_cache_config.kv_cache_groups) != 1:
             reason = "the model has several groups of KV state: no_hook"
+        elif scheduler.hash_block_size != scheduler.block_size:
+            reason = "blocks are hashed by parts: no_hook"
+        if reason:
             return dict.fromkeys((Policy.DEDUP, Policy.BALANCE), reason)
         if not scheduler.kv_cache_manager.enable_caching:
             found[Policy.DEDUP] = "prefix caching is off, there is nothing to wait for: no_benefit"
-        elif scheduler.hash_block_size != scheduler.block_size:
-            found[Policy.DEDUP] = "blocks are hashed by parts: no_hook"
         elif not config.scheduler_config.long_prefill_token_threshold:
             found[Policy.DEDUP] = (
                 "no chunk is capped, so that running prefills take the whole budget and nobody "
@@ -126,12 +129,14 @@ def prefix_group(request: Any) -> int | None:
 def is_plain(request: Any) -> bool:
     """Whether it waits for nothing but its turn, has told its user nothing yet and uses the cache.
 
-    Whoever was preempted owes its user tokens, so that holding it would stop them.
+    Whoever was preempted owes its user tokens, so that holding it would stop them. What another
+    engine prefilled is to be fetched before that one drops it.
     """
     return (
         request.status._name_ == "WAITING"  # `name` is a property of enums, and not a fast one
         and request.num_computed_tokens == 0
         and not request.skip_reading_prefix_cache
+        and not (request.kv_transfer_params or {}).get(REMOTE_PREFILL)
     )
 
 
