@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from test_shadow import job
 
 from kvready.advisor import shadow as shadow_module
 from kvready.advisor.block_account import BlockAccount
 from kvready.advisor.draws import BatchDraws, Ran
 from kvready.advisor.episode_roll import Arrival, EpisodeRoll, Start, as_it_was, as_policy
-from kvready.advisor.jobs import Job, Limits, Link
+from kvready.advisor.jobs import Limits, Link
 from kvready.advisor.pipeline import Pipeline
 from kvready.advisor.playback import play
 from kvready.advisor.requests import RequestState
@@ -133,26 +134,6 @@ def test_savings_of_a_recorded_engine_can_be_believed(name: str, alike: float) -
 
 
 # Parts -----------------------------------------------------------------------------------------
-
-
-def job(name: str, prompt: int, **more: float) -> Job:
-    found = int(more.get("found", 0))
-    load = more.get("load", 0.0)
-    one = Job(
-        name,
-        prompt,
-        found,
-        int(more.get("output", 3)),
-        load,
-        0.0,
-        False,
-        int(more.get("blocks", 1)),
-        0,
-        promised_tokens=found,
-        load_tokens=found if load else 0,
-    )
-    one.fetch_seconds = more.get("fetch", 0.0)
-    return one
 
 
 def a_second_a_token(members: object) -> float:

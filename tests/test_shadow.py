@@ -62,6 +62,7 @@ def job(name: str, prompt: int, **more: float) -> Job:
         promised_tokens=found,
         load_tokens=found if load else 0,
         family=int(more.get("family", 0)),
+        fetch_seconds=more.get("fetch", 0.0),
     )
 
 
