@@ -31,6 +31,8 @@ from kvready.collectors.names import DeferReason
 from kvready.collectors.recording import read_recording
 from kvready.collectors.records import KillSwitched, RequestDeferred
 
+pytestmark = pytest.mark.timeout(900)  # a minute on a quiet core: an hour of serving, twice
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "policies"
 EVALUATION_PAIRS = 9  # of harm: fewer cannot prove any (docs/canary.md)
 ADMIN, OPERATOR = "admin-token-0123456", "operator-token-0123"
