@@ -38,8 +38,9 @@ class _Stood(NamedTuple):
     """A queue as it stood before a pass that changed it."""
 
     queue: Any
-    everybody: Sequence[Any]
-    held: Sequence[Any]
+    everybody: list[Any]
+    held: list[Any]
+    left: list[Any]  # in the pass
 
 
 class VllmHook:
@@ -65,6 +66,9 @@ class VllmHook:
         self._clock = clock
         self._steps = NamedStep()
         self._switches = OFF, OFF
+        self._round: Round | None = None  # that was arranged last, and how
+        self._is_marked = False  # those that it holds
+        self._arrangement: _Stood | None = None
         self._questions: tuple[Treats | None, Moves | None] = None, None
         self._has_failed = False
         self._stood: _Stood | None = None
@@ -150,8 +154,13 @@ class VllmHook:
             self.planner = QueuePlanner(self._view, self._hold_seconds)
             self.planner.begin(self._scheduler.requests.values())
         round_ = self.planner.round(now_seconds, *self._asked(dedup, balance))
-        self._release()
-        self._arrange(round_)
+        if round_ is not self._round:
+            self._release()
+            self._round = round_
+        if round_.held or round_.order is not None:
+            self._stood = self._arranged(round_)
+            self.held = round_.held
+            self._take_out(self._stood)
 
     def _asked(self, dedup: Switch, balance: Switch) -> tuple[Treats | None, Moves | None]:
         """Whom they let the planner treat; the same questions while the flags stay as they are."""
@@ -173,24 +182,29 @@ class VllmHook:
         if limit is not None:
             request.kv_transfer_params = {LOAD_LIMIT: limit}
 
-    def _arrange(self, round_: Round) -> None:
-        if not round_.held and round_.order is None:
-            return
+    def _arranged(self, round_: Round) -> _Stood:
+        """The queue as it stands, and what of it goes into the pass, in its order."""
         queue, requests = self._scheduler.waiting, self._scheduler.requests
-        held = [requests[name] for name in round_.held]
+        known = self._arrangement
         if not _keeps_order(queue):
-            self._stood = _Stood(queue, held, held)
-            self.held = round_.held
-            queue.remove_requests(held)
-            return
-        stood = list(queue)
-        left = [request for request in stood if request.request_id not in round_.held]
+            held = [requests[name] for name in round_.held]
+            return _Stood(queue, held, held, [])
+        everybody = list(queue)
+        if known is not None and known.queue is queue and known.everybody == everybody:
+            return known
+        held = [requests[name] for name in round_.held]
+        left = [request for request in everybody if request.request_id not in round_.held]
         if round_.order is not None:
             order = {name: place for place, name in enumerate(round_.order)}
             left.sort(key=lambda request: order.get(request.request_id, len(order)))
-        self._stood = _Stood(queue, stood, held)
-        self.held = round_.held
-        _refill(queue, left)
+        self._arrangement = _Stood(queue, everybody, held, left)
+        return self._arrangement
+
+    def _take_out(self, stood: _Stood) -> None:
+        if _keeps_order(stood.queue):
+            _refill(stood.queue, stood.left)
+        else:
+            stood.queue.remove_requests(stood.held)
 
     def _restore(self, stood: _Stood) -> None:
         """All in the places where they stood; whom the pass put there goes first."""
@@ -199,20 +213,27 @@ class VllmHook:
             for request in stood.held:
                 queue.add_request(request)
             return
+        left = list(queue)
+        if left == stood.left:
+            _refill(queue, stood.everybody)
+            return
         places = {one.request_id: place for place, one in enumerate(stood.everybody)}
-        left = [*queue, *stood.held]
+        left += stood.held
         left.sort(key=lambda request: places.get(request.request_id, -1))
         _refill(queue, left)
 
     def _mark(self, held: Sequence[Any]) -> None:
         """The engine's own account of who was passed over."""
         deferred = getattr(self._scheduler, "deferred_waiting", None)
-        if deferred is not None:
+        if deferred is not None and not self._is_marked:
             deferred.update(held)
+            self._is_marked = True
 
     def _release(self) -> None:
         """Who was held in the pass before is passed over no longer."""
         held, self.held = self.held, NOBODY
+        self._round = self._arrangement = None
+        self._is_marked = False
         deferred = getattr(self._scheduler, "deferred_waiting", None)
         if held and deferred:
             requests = self._scheduler.requests
@@ -223,6 +244,8 @@ class VllmHook:
         self._has_failed = True
         self.planner = None
         self.held = NOBODY
+        self._round = self._arrangement = None
+        self._is_marked = False
         if self.failures == 1:
             logger.warning(
                 "kvready hook: %s: %s; the engine goes on without policies until the flags have "
