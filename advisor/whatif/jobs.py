@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -69,13 +70,24 @@ def _wait(running: Sequence[Future[R]], told: Told) -> None:
 def _interrupts_kept() -> Iterator[None]:
     """Processes that start here never see an interrupt; this one sees it when they all run.
 
-    A terminal interrupts all processes of a group, and the parent alone is to answer.
+    A terminal interrupts all processes of a group, and the parent alone is to answer. What is
+    blocked is inherited; but a thread that blocks nothing (a progress bar's) still takes the signal
+    for all, so that it has to be kept as well.
     """
+    kept: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = (
+        signal.signal(signal.SIGINT, lambda number, _: kept.append(number)) if is_main else None
+    )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if kept:
+        raise KeyboardInterrupt
 
 
 def _end(before: set[multiprocessing.process.BaseProcess]) -> None:
