@@ -68,6 +68,7 @@ def test_a_move_shorter_than_a_few_steps_tells_nothing() -> None:
 
 
 def test_steps_are_made_while_it_runs_and_only_then() -> None:
+    before = children_of(os.getpid())
     with CpuCompute(1) as compute:
         compute.resume()
         began = time.monotonic()
@@ -84,7 +85,7 @@ def test_steps_are_made_while_it_runs_and_only_then() -> None:
         compute.resume()
         time.sleep(0.05)
         assert compute.steps(paused)
-        children = children_of(os.getpid())
+        children = children_of(os.getpid()) - before
         assert children
     assert not alive(children)
     compute.close()
