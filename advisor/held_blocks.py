@@ -6,6 +6,7 @@ that along any chain the held blocks come first: counts are found by bisection.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
@@ -42,11 +43,8 @@ class HeldBlocks:
 
     def held(self, block_hashes: Sequence[int], end: int, by: int = 1) -> int:
         """How many of the first `end` blocks of a chain at least `by` requests hold."""
-        low, high = 0, min(end, len(block_hashes))
-        while low < high:
-            middle = (low + high) // 2
-            if self._holders.get(block_hashes[middle], 0) >= by:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        last = max(0, min(end, len(block_hashes)))  # -1 would mean all to bisect
+        holders = self._holders
+        return bisect_left(
+            block_hashes, True, hi=last, key=lambda block: holders.get(block, 0) < by
+        )

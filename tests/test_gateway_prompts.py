@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvready.advisor.contract import Question
 from kvready.advisor.gateway import prompts
 from kvready.advisor.gateway.costs import TOLD_SECONDS, Costs
-from kvready.advisor.gateway.counts import CATALOGUE, Counts, Page, Passed
+from kvready.advisor.gateway.counts import CATALOGUE, Counts, Passed
 from kvready.advisor.gateway.first_data import FirstData
 from kvready.advisor.gateway.headers import end_to_end, passed_on, request_id, went_through
 from kvready.advisor.gateway.holds import Release
@@ -37,6 +37,7 @@ from kvready.advisor.gateway.questions import (
     tokens_in,
 )
 from kvready.advisor.pipeline import Pipeline
+from kvready.advisor.service.metrics_page import MetricsPage
 
 DOCUMENT = "".join(chr(97 + n % 26) for n in range(10 * PIECE_BYTES))
 
@@ -266,7 +267,7 @@ def test_every_figure_and_reason_is_exported_from_zero_on_and_documented() -> No
     counts.held(0.3)
     counts.held(99.0)
     values = counts.values(held=0, leading=0, acting=False, dropped=0)
-    body, _ = Page(lambda: counts.families(values)).render("")
+    body, _ = MetricsPage(lambda: counts.families(values)).render("")
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
     for metric in CATALOGUE:
         assert f"`{metric.name}`" in text

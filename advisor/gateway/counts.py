@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
 
 from kvready.advisor.gateway.holds import Release
 from kvready.advisor.gateway.prompts import Unheld
@@ -156,25 +154,3 @@ class Counts:
         family = HistogramMetricFamily(_HELD_SECONDS.name, _HELD_SECONDS.help)
         family.add_metric([], buckets, self._held_seconds)
         return family
-
-
-class Page:
-    """`/metrics`. Nothing is kept between scrapes."""
-
-    def __init__(self, take: Callable[[], Iterator[Family]]) -> None:
-        self._take = take
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    def describe(self) -> Iterator[Family]:
-        """Nothing: the names come from the catalogue."""
-        return iter(())
-
-    def collect(self) -> Iterator[Family]:
-        """All families of one moment."""
-        return self._take()
-
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, as the scraper's Accept header asks."""
-        encoder, content_type = choose_encoder(accept)
-        return encoder(self._registry), content_type

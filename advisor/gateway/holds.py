@@ -9,6 +9,7 @@ who was held and let go is not held again: no chain of waits.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -178,11 +179,4 @@ class Holds:
 
 def _prefix(pieces: Sequence[int], has: Callable[[int], bool]) -> int:
     """How many of the first pieces have it, where whoever has one has all before it."""
-    low, high = 0, len(pieces)
-    while low < high:
-        middle = (low + high) // 2
-        if has(pieces[middle]):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(pieces, True, key=lambda piece: not has(piece))

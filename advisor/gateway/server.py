@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from kvready.advisor.gateway.app import Gateway
-from kvready.advisor.gateway.counts import Counts, Page
+from kvready.advisor.gateway.counts import Counts
 from kvready.advisor.gateway.door import Door, Flags
 from kvready.advisor.gateway.told import Teller
 from kvready.advisor.gateway.upstream import Upstream
@@ -28,6 +28,8 @@ from kvready.advisor.gateway.watch import Watch
 from kvready.advisor.hooks.flag_client import FlagClient
 from kvready.advisor.policies import Scope
 from kvready.advisor.service.access import is_loopback, read_token
+from kvready.advisor.service.metrics_page import MetricsPage
+from kvready.advisor.service.web_server import WebServer
 from kvready.advisor.strata import PAPER
 from kvready.collectors.endpoint import bracketed
 from kvready.collectors.errors import ServiceError
@@ -76,7 +78,7 @@ class Parts:
             self.door, self.counts, self.engine, self.sidecar, token, settings.has_tokenizer
         )
         self.app = Gateway(self.engine, self.door, self.counts, self.teller, settings.body_bytes)
-        self.page = Page(self._families)
+        self.page = MetricsPage(self._families)
 
     def start(self) -> None:
         """Ask for flags, and open the records' socket."""
@@ -135,8 +137,8 @@ async def serve(
 ) -> None:
     """Pass on what comes on one socket, tell figures on the other, until it is to stop."""
     servers = [
-        _Server(_config(parts.app, limit_concurrency=MAX_CALLS)),
-        _Server(_config(own_app(parts))),
+        WebServer(_config(parts.app, limit_concurrency=MAX_CALLS)),
+        WebServer(_config(own_app(parts))),
     ]
     watching = asyncio.create_task(parts.watch.run())
     watching.add_done_callback(lambda task: _watch_ended(task, parts))
@@ -224,12 +226,3 @@ def _config(app: object, **options: int) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         **options,  # type: ignore[arg-type]
     )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, which end the process by the signal itself."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the loop's."""
-        yield

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Exemplar as _Exemplar
 
 from kvready.advisor.service.catalogue import by_name
 from kvready.advisor.service.metric import Kind, Metric
+from kvready.advisor.service.metrics_page import MetricsPage
 from kvready.advisor.service.series import Child, exported
 from kvready.advisor.service.snapshot import Exemplar, Histogram, Snapshot
 
 TRACE_ID = "trace_id"  # as Grafana looks for it
 
 
-class Exposition:
-    """Renders what `take` returns. Nothing is kept between scrapes."""
+class Exposition(MetricsPage):
+    """Renders what `take` returns."""
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
-        self._take = take
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    def describe(self) -> Iterator[Family]:
-        """Nothing: the names come from the catalogue, whose uniqueness a test checks."""
-        return iter(())
-
-    def collect(self) -> Iterator[Family]:
-        """All families of one moment."""
-        return iter(families(self._take()))
-
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, as the scraper's Accept header asks."""
-        encoder, content_type = choose_encoder(accept)
-        return encoder(self._registry), content_type
+        super().__init__(lambda: iter(families(take())))
 
 
 def families(snapshot: Snapshot) -> list[Family]:

@@ -31,6 +31,7 @@ from kvready.advisor.service.sidecar import Sidecar
 from kvready.advisor.service.tally import PairTally
 from kvready.advisor.service.taps import build_taps
 from kvready.advisor.service.tls import tls_options
+from kvready.advisor.service.web_server import WebServer
 from kvready.advisor.settings import CalibrationSettings, Settings
 from kvready.advisor.version import VERSION
 from kvready.collectors.endpoint import bracketed
@@ -92,7 +93,7 @@ def answer(sidecar: Sidecar, listener: socket.socket, say: Say) -> None:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server = _Server(config)
+    server = WebServer(config)
 
     def end() -> None:
         server.should_exit = True
@@ -261,15 +262,6 @@ def _raise_fault(sidecar: Sidecar) -> None:
             f"a defect stopped the sidecar ({type(sidecar.fault).__name__}: {sidecar.fault}); "
             "the engine is not affected; restart, and report the log above"
         ) from sidecar.fault
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, which end the process by the signal itself."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `_signals`, so that stopping flushes and exits with 0."""
-        yield
 
 
 @contextmanager
