@@ -147,6 +147,8 @@ def lived(
         until("time passes", lambda: time.monotonic() > began + seconds)
 
     passes(KILLED_SECONDS)
+    started = f'kvready_process_start_time_seconds{{instance="{busy.address}"}}'
+    until("its first life was scraped", lambda: bool(watch.now(started)))
     sidecar.process.kill()
     sidecar.end()
     sidecar = busy.sidecar(stack, *busy.outside)
